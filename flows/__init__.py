@@ -1,0 +1,1 @@
+"""How it is run: Hydra composition, the Prefect flow and its tasks, MLflow tracking, the command line."""

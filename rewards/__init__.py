@@ -1,0 +1,1 @@
+"""What is rewarded: pure functions from (prompt, completion, reference, row) to a number."""
