@@ -1,4 +1,4 @@
-"""The one exception type whose text is meant for a person, so that the command line can print it without a traceback."""
+"""The exceptions whose text is meant for a person, so that the command line can print it without a traceback."""
 
 
 class UserError(Exception):

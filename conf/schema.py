@@ -93,10 +93,10 @@ class TrackingConfig:
 
 @dataclass
 class DataConfig:
-    """One source of rows and how its columns become prompts, replies and references.
+    r"""One source of rows and how its columns become prompts, replies and references.
 
     A mapping (`prompt`, `response`, ...) is a column name, or a template over columns such as
-    `"{subject}\\n\\n{body}"`. When absent, the column of the same name is used if there is one. Every column also
+    `"{subject}\n\n{body}"`. When absent, the column of the same name is used if there is one. Every column also
     travels along unchanged to the rewards.
     """
 

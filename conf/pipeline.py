@@ -1,0 +1,179 @@
+"""The pipeline: a DAG of named steps, parsed and checked as a whole before anything runs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.loader import load, unknown_key
+from conf.options import option
+from conf.schema import EvaluateConfig, PairsConfig, PreferenceConfig, ReinforceConfig, SFTConfig
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """What the pipeline must know of a stage without importing it."""
+
+    config: type
+    needs: tuple[str, ...] = ()
+    trains: bool = False
+    makes_data: bool = False
+
+
+STAGES: dict[str, StageKind] = {
+    "sft": StageKind(SFTConfig, needs=("data",), trains=True),
+    "pairs": StageKind(PairsConfig, needs=("data", "reward"), makes_data=True),
+    "preference": StageKind(PreferenceConfig, needs=("data",), trains=True),
+    "reinforce": StageKind(ReinforceConfig, needs=("data", "reward"), trains=True),
+    "evaluate": StageKind(EvaluateConfig, needs=("suites",)),
+}
+"""Every stage, its section of the configuration and what a step of it must name."""
+
+
+@dataclass
+class Step:
+    """A named node of the pipeline."""
+
+    stage: str = option()
+    """Which stage."""
+    start: str = BASE
+    """Where its model comes from: a step, `base`, or `run/<id>` for any finished run."""
+    data: Any = None
+    """Name of a data source, or `{from: <step>}` for rows that another step makes."""
+    reward: str | None = None
+    """Name of a reward set."""
+    baseline: str | None = None
+    """A further model to compare with: a step, `base` or `run/<id>`."""
+    models: list[str] = field(default_factory=list)
+    """Further models for a stage that takes several (evaluate)."""
+    suites: list[str] = field(default_factory=list)
+    """Names of evaluation suites; all configured ones when empty."""
+    after: list[str] = field(default_factory=list)
+    """Steps that must be done before, though nothing is taken from them."""
+    set: dict[str, Any] = field(default_factory=dict)
+    """Settings of this step alone; they beat its stage's section."""
+    skip: bool = False
+    """Leave the step out; steps that start at it start where it would have (`~pipeline.<step>` sets this)."""
+
+    @property
+    def data_step(self) -> str | None:
+        """The step this one takes its rows from, if it takes them from one."""
+        return self.data["from"] if isinstance(self.data, Mapping) else None
+
+    @property
+    def model_edges(self) -> list[str]:
+        """Everything the step takes a model from, `start` first."""
+        return [self.start, *([self.baseline] if self.baseline else []), *self.models]
+
+    def needs(self) -> list[str]:
+        """The names of the steps that come before."""
+        names = [*self.model_edges, *([self.data_step] if self.data_step else []), *self.after]
+        return [name for name in dict.fromkeys(names) if name != BASE and not name.startswith("run/")]
+
+
+def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Step]:
+    """Parse and check a pipeline; returns the steps in an order in which they can run.
+
+    Args:
+        values: The `pipeline` section: step names to mappings.
+        sections: The stages' sections as plain mappings, to check every step's `set` against.
+
+    Raises:
+        ConfigError: Names the step and what is wrong with it.
+    """
+    steps = {str(name): _load_step(str(name), value, values) for name, value in values.items()}
+    steps = _without_skipped(steps)
+    if not steps:
+        raise ConfigError("pipeline: has no steps; choose one, e.g. experiment=demo")
+    for name, step in steps.items():
+        _check_step(name, step, steps)
+        step_settings(name, step, sections[step.stage])
+    return {name: steps[name] for name in _in_order(steps)}
+
+
+def step_settings(name: str, step: Step, section: Mapping[str, Any]) -> Any:
+    """The typed settings of a step: its stage's section, overlaid with the step's own `set`."""
+    kind = STAGES[step.stage]
+    load_checked: Any = load(kind.config, merged(section, step.set), f"pipeline.{name}.set" if step.set else step.stage)
+    return load_checked
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested mappings as one; what stands in `above` wins."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+    return result
+
+
+def _load_step(name: str, value: Any, steps: Mapping[str, Any]) -> Step:
+    if name == BASE or "/" in name or "." in name:
+        raise ConfigError(f"pipeline.{name}: a step cannot be called that; use letters, digits, _ and -")
+    if isinstance(value, Mapping) and dict(value) == {"skip": True}:
+        raise ConfigError(unknown_key(name, [str(other) for other in steps if other != name], "pipeline"))
+    step = load(Step, value, f"pipeline.{name}")
+    if step.stage not in STAGES:
+        raise ConfigError(f"pipeline.{name}.stage: unknown stage {step.stage!r}; known: {', '.join(sorted(STAGES))}")
+    if not (
+        step.data is None
+        or isinstance(step.data, str)
+        or (isinstance(step.data, Mapping) and set(step.data) == {"from"})
+    ):
+        raise ConfigError(
+            f"pipeline.{name}.data: expected the name of a data source, or {{from: <step>}}; got {step.data!r}"
+        )
+    return step
+
+
+def _without_skipped(steps: Mapping[str, Step]) -> dict[str, Step]:
+    """Close the gaps that skipped steps leave."""
+
+    def origin(name: str, seen: tuple[str, ...] = ()) -> str:
+        if name not in steps or not steps[name].skip or name in seen:
+            return name
+        return origin(steps[name].start, (*seen, name))
+
+    kept = {}
+    for name, step in steps.items():
+        if step.skip:
+            continue
+        if step.data_step in steps and steps[str(step.data_step)].skip:
+            raise ConfigError(f"pipeline.{name}.data: takes its rows from {step.data_step!r}, which is left out")
+        kept[name] = replace(
+            step,
+            start=origin(step.start),
+            baseline=origin(step.baseline) if step.baseline else None,
+            models=[origin(model) for model in step.models],
+            after=[other for other in step.after if not (other in steps and steps[other].skip)],
+        )
+    return kept
+
+
+def _check_step(name: str, step: Step, steps: Mapping[str, Step]) -> None:
+    for other in step.needs():
+        if other not in steps:
+            raise ConfigError(f"pipeline.{name}: there is no step {other!r}; steps: {', '.join(steps)}")
+    if step.data_step and not STAGES[steps[step.data_step].stage].makes_data:
+        raise ConfigError(
+            f"pipeline.{name}.data: step {step.data_step!r} ({steps[step.data_step].stage}) makes no rows"
+        )
+    for need in STAGES[step.stage].needs:
+        if need != "suites" and getattr(step, need) is None:
+            raise ConfigError(f"pipeline.{name}: a {step.stage} step needs {need!r}")
+
+
+def _in_order(steps: Mapping[str, Step]) -> Iterator[str]:
+    """Topological order that keeps the order of declaration where it can."""
+    done: list[str] = []
+    while len(done) < len(steps):
+        ready = [
+            name for name, step in steps.items() if name not in done and all(need in done for need in step.needs())
+        ]
+        if not ready:
+            rest = " -> ".join(name for name in steps if name not in done)
+            raise ConfigError(f"pipeline: the steps {rest} wait for each other in a cycle")
+        done.append(ready[0])
+        yield ready[0]

@@ -1,0 +1,145 @@
+"""The contract of every stage, and the place to start reading.
+
+A stage is a plain function `run_<stage>(config, context) -> StageResult`. It receives models, files and two callbacks,
+writes into `context.out_dir`, and knows nothing about Prefect, Hydra or MLflow. A stage that trains leaves one new
+adapter; the next stage folds it (with all before it) into the base weights and goes on from there.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from conf.rewards import RewardConfig
+from conf.schema import ModelConfig, SuiteRole
+
+FOLD_VERSION = 1
+"""Changes whenever the same base and adapters would fold to other weights; part of a model's identity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """One LoRA adapter on disk. `sha256` is over its weights and its configuration."""
+
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRef:
+    """A base model and the ordered adapters to fold into it.
+
+    Attributes:
+        config: The model section: id, chat template, stop tokens.
+        revision: The resolved revision: a commit for hub models, None for others.
+        sha256: Identity of the base: weights, model configuration, tokenizer.
+        dtype: Number type of the weights (float32, bfloat16 or float16).
+        adapters: In the order in which they are folded.
+    """
+
+    config: ModelConfig
+    revision: str | None = None
+    sha256: str
+    dtype: str = "float32"
+    adapters: tuple[Adapter, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Hash of base, adapters in order, dtype and fold version: equal identities are equal weights."""
+        parts = [self.sha256, *(adapter.sha256 for adapter in self.adapters), self.dtype, FOLD_VERSION]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    @property
+    def base(self) -> "ModelRef":
+        """The same model without any adapter."""
+        return replace(self, adapters=())
+
+    def with_adapter(self, adapter: Adapter) -> "ModelRef":
+        """The model that results from folding one more adapter."""
+        return replace(self, adapters=(*self.adapters, adapter))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """Where a stage computes, resolved: no `auto` is left."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """An evaluation set: a file of prepared rows and the rewards whose total scores a reply to one of them."""
+
+    role: SuiteRole
+    rows: Path
+    rewards: Mapping[str, RewardConfig]
+    max_rows: int | None = None
+    max_new_tokens: int = 64
+
+
+LogMetrics = Callable[[Mapping[str, float]], None]
+"""Called with one row per optimiser step (see `stages.progress`); a row always has `step`."""
+
+Progress = Callable[[str, int, int], None]
+"""Called during long work with what is being done, and how many of how many units are finished."""
+
+
+def _ignore(*_: Any) -> None:
+    """Stand in for the callbacks of a stage that nobody watches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext:
+    """What a stage is given.
+
+    Attributes:
+        models: `start` always; `baseline` where the step names one; `chain.<step>` for every step on the way from the
+            base to `start`; `models.<step>` for further models a step lists.
+        out_dir: The stage's own directory in the store; it exists.
+        seed: Seeds everything random in the stage.
+        hardware: Device, number type, threads.
+        data: Files of prepared rows (JSON lines, see `stages.rows`): `train`, `select`, `gate`.
+        rewards: The step's rewards, by name.
+        suites: The evaluation suites, by name.
+        log_metrics: Takes one row of numbers per optimiser step.
+        progress: Told how far long work is.
+    """
+
+    models: Mapping[str, ModelRef]
+    out_dir: Path
+    seed: int
+    hardware: Hardware = field(default_factory=Hardware)
+    data: Mapping[str, Path] = field(default_factory=dict)
+    rewards: Mapping[str, RewardConfig] = field(default_factory=dict)
+    suites: Mapping[str, Suite] = field(default_factory=dict)
+    log_metrics: LogMetrics = _ignore
+    progress: Progress = _ignore
+
+    @property
+    def start(self) -> ModelRef:
+        """The model the stage starts from."""
+        return self.models["start"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """What a stage leaves.
+
+    Attributes:
+        model: The model that follows: start plus a new adapter, or the start model itself for stages that do not train.
+        metrics: Final numbers by name, e.g. `task.sft` or `train_rows`.
+        artifacts: Files by name. Those named `train`, `select` and `gate` are prepared rows that a later step can
+            take with `data: {from: <step>}`.
+        receipt: What the fold of the new adapter proves about itself (`stages.receipt`), as plain JSON.
+        verdict: `ship`, `hold` or `inconclusive`, from stages that decide.
+    """
+
+    model: ModelRef
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    artifacts: Mapping[str, Path] = field(default_factory=dict)
+    receipt: Mapping[str, Any] | None = None
+    verdict: str | None = None
