@@ -157,7 +157,7 @@ def train_and_fold(
     last = {name: callback.last[name] for name in ("loss", "step") if name in callback.last}
     return StageResult(
         model=model,
-        metrics={**last, "train_rows": rows, **(metrics or {})},
+        metrics={**last, "train_rows": float(rows), **(metrics or {})},
         artifacts={"samples": ctx.out_dir / "samples.jsonl"},
         receipt=receipt,
     )
