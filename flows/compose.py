@@ -117,8 +117,8 @@ def _explain(error: Exception) -> str:
 def _explain_unknown(key: str) -> str:
     """Say which keys there are at the place where an unknown one was given."""
     parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(OmegaConf.structured(RatchetConfig), parent) if parent else RatchetConfig
+    schema = OmegaConf.structured(RatchetConfig)
+    node: Any = OmegaConf.select(schema, parent) if parent else schema
     if parent.split(".")[0] in ("data", "reward", "suite", "pipeline") or node is None:
         return f"{key}: is not set, so there is nothing to override; write +{key}=... to add it"
-    fields = OmegaConf.structured(node) if node is RatchetConfig else node
-    return unknown_key(name, [str(item) for item in fields], parent)
+    return unknown_key(name, [str(item) for item in node], parent)

@@ -1,4 +1,4 @@
-"""One step, from its inputs to its result in the store: reuse what is there, else call the stage and keep what it leaves.
+"""One step, from inputs to result: take it from the store, or call the stage and keep what it leaves.
 
 This is all of running a step but Prefect, which `flows.tasks` adds.
 """

@@ -8,14 +8,13 @@ already has a result for the same inputs.
 from collections.abc import Sequence
 from typing import Any
 
-import flows.prefect_settings  # noqa: F401, I001  (before Prefect is imported)
 from prefect import flow
 from prefect.runtime import flow_run
 
 from conf.run import load_run
 from flows.console import Console
-from flows.record import Record
 from flows.execute import PipelineRun
+from flows.record import Record
 from flows.tasks import run_step
 from flows.tracking import Tracker
 from flows.workspace import Workspace
@@ -36,7 +35,8 @@ def posttrain(config: dict[str, Any], overrides: Sequence[str] = ()) -> dict[str
     try:
         for name, step in run.config.steps.items():
             task = run_step.with_options(name=step.stage, task_run_name=name)
-            run.results[name] = task(run, run.workspace.inputs(name, run.results))
+            result: Any = task(run, run.workspace.inputs(name, run.results))
+            run.results[name] = result
     except BaseException as error:
         run.close("failed", error)
         raise

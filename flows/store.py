@@ -5,7 +5,6 @@ for with a hash; an entry whose files are gone or changed is treated as if it ha
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from conf.errors import UserError
 from conf.loader import dump, load
 from conf.schema import ModelConfig
 from stages.contract import Adapter, ModelRef, StageResult
-from stages.identity import file_sha256
+from stages.cache import file_sha256, write_atomically
 
 FORMAT = 1
 """Version of the store's layout; a store of another version is refused."""
@@ -99,7 +98,7 @@ class Store:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             if not version.exists():
-                write_text(version, f"{FORMAT}\n")
+                write_atomically(version, f"{FORMAT}\n")
         except OSError as error:
             raise UserError(f"runs_dir: cannot write to {self.root} ({error.strerror})") from error
         if version.read_text(encoding="utf-8").strip() != str(FORMAT):
@@ -128,16 +127,9 @@ class Store:
             lock.release()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that no reader ever sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that no reader ever sees half of it."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def _unchanged(path: Path, sha256: str) -> bool:

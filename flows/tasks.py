@@ -1,9 +1,9 @@
 """Steps as Prefect tasks. No cache policy and no result persistence: the store is the cache."""
 
-import flows.prefect_settings  # noqa: F401, I001  (before Prefect is imported)
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed, State
+from prefect.client.schemas import State
+from prefect.states import Completed
 
 from flows.execute import PipelineRun, execute
 from flows.workspace import StepInputs

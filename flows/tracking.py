@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+
+from conf.errors import UserError
+from conf.schema import TrackingConfig
+
 logging.getLogger("alembic").setLevel(logging.WARNING)  # the first use of a database migrates it, line by line
-
-from mlflow import MlflowClient  # noqa: E402
-from mlflow.entities import Metric, Param, RunTag  # noqa: E402
-from mlflow.exceptions import MlflowException  # noqa: E402
-
-from conf.errors import UserError  # noqa: E402
-from conf.schema import TrackingConfig  # noqa: E402
 
 _PARAMETER_LENGTH = 500
 _BATCH = 100

@@ -23,7 +23,8 @@ from rewards.sources import reward_sources
 from stages.contract import Hardware, ModelRef, StageResult, Suite
 from stages.data import data_identity, prepare_data
 from stages.hardware import resolve_hardware
-from stages.identity import file_sha256, resolve_model
+from stages.cache import file_sha256
+from stages.identity import resolve_model
 
 
 @dataclass(frozen=True, kw_only=True)
