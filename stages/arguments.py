@@ -131,5 +131,11 @@ def _instead(where: str, name: str) -> str:
     if name in GLOBAL_NAMES:
         return f"; use {GLOBAL_NAMES[name]}"
     ours = OUR_NAMES.get(name, name)
-    fields = {"beta", "max_length", *OUR_NAMES.values(), *(field.name for field in dataclasses.fields(TrainingConfig))}
+    fields = {
+        "beta",
+        "temperature",
+        "max_length",
+        *OUR_NAMES.values(),
+        *(field.name for field in dataclasses.fields(TrainingConfig)),
+    }
     return f"; use {section}.{ours}" if ours in fields else " and cannot be changed"

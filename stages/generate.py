@@ -68,7 +68,7 @@ def generate(
         torch.manual_seed(seed)
         for batch in _batches(prompts, batch_size):
             replies = _generate_batch(model, config, [prompts[index] for index in batch])
-            texts = [_completion(tokenizer, reply, stop_ids) for reply in replies]
+            texts = [read_completion(tokenizer, reply, stop_ids) for reply in replies]
             for position, index in enumerate(batch):
                 completions[index] = texts[position * samples : (position + 1) * samples]
             done += len(batch)
@@ -124,7 +124,8 @@ def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompts: l
     return replies
 
 
-def _completion(tokenizer: PreTrainedTokenizerBase, ids: list[int], stop_ids: Sequence[int]) -> Completion:
+def read_completion(tokenizer: PreTrainedTokenizerBase, ids: list[int], stop_ids: Sequence[int]) -> Completion:
+    """Generated token ids as a reply: what comes before the first stop token, if there is one."""
     end = next((position for position, token in enumerate(ids) if token in stop_ids), None)
     kept = ids if end is None else ids[:end]
     text = tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
