@@ -48,8 +48,7 @@ def open_run(config: dict[str, Any], overrides: Sequence[str]) -> PipelineRun:
     """Resolve everything that needs no model, and open the run's record and its tracking run."""
     parsed = load_run(config)
     workspace = Workspace(parsed)
-    workspace.store.prepare()
-    workspace.prepare_all_data()
+    workspace.check()
     record = Record(parsed, workspace.runs_dir, overrides)
     tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
     parent = tracker.start(record.id, tags={"ratchet.pipeline": record.id})

@@ -19,6 +19,7 @@ from conf.schema import SuiteConfig
 from flows.fingerprint import code_digest, digest, files_digest, library_versions, outcome_fields
 from flows.references import find_run
 from flows.store import Entry, Store
+from rewards.scoring import RewardSet
 from rewards.sources import reward_sources
 from stages.contract import Hardware, ModelRef, StageResult, Suite
 from stages.data import data_identity, prepare_data
@@ -106,13 +107,25 @@ class Workspace:
             making.replace(folder)
         return {path.stem: path for path in sorted(folder.glob("*.jsonl"))}
 
-    def prepare_all_data(self) -> None:
-        """Prepare every source the pipeline reads, so that bad data shows before any model is loaded."""
-        for step in self.config.steps.values():
-            if isinstance(step.data, str):
-                self.prepared(step.data)
-            for suite in self._suites(step).values():
-                self.prepared(suite.data)
+    def sources(self) -> list[str]:
+        """The data sources the pipeline reads, each once."""
+        steps = self.config.steps.values()
+        own = [step.data for step in steps if isinstance(step.data, str)]
+        scored = [suite.data for step in steps for suite in self._suites(step).values()]
+        return list(dict.fromkeys([*own, *scored]))
+
+    def check(self) -> None:
+        """Try everything that can go wrong before a model is loaded: the store, data, rewards, the base's files.
+
+        Raises:
+            UserError: The first thing that is wrong.
+        """
+        self.store.prepare()
+        for source in self.sources():
+            self.prepared(source)
+        for rewards in self.config.rewards.values():
+            RewardSet(rewards, self.base_dir)
+        self.base  # noqa: B018  (resolving it is the check)
 
     def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
         """The step's suites as its stage sees them."""

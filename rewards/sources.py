@@ -9,8 +9,9 @@ from conf.rewards import CustomConfig, JsonConfig, RewardConfig
 
 
 def resolve(path: str, folder: Path | None) -> Path:
-    """A path of a reward's settings: absolute, or relative to `folder` (the current directory when None)."""
-    return (folder or Path()).joinpath(Path(path).expanduser()).resolve()
+    """A path of a reward's settings: absolute, or relative to `folder`, or else to the current directory."""
+    beside = (folder or Path()).joinpath(Path(path).expanduser())
+    return (beside if beside.exists() else Path(path).expanduser()).resolve()
 
 
 def reward_sources(configs: Mapping[str, RewardConfig], folder: Path | None = None) -> list[Path]:

@@ -37,7 +37,7 @@ def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
     prepare(ctx.hardware, ctx.seed)
     models = models_to_compare(ctx.models)
     rows = {name: read_rows(suite.rows)[: suite.max_rows] for name, suite in ctx.suites.items()}
-    rewards = {name: RewardSet(suite.rewards, ctx.out_dir / "rewards") for name, suite in ctx.suites.items()}
+    rewards = {name: RewardSet(suite.rewards) for name, suite in ctx.suites.items()}
     records: list[dict[str, Any]] = []
     receipts: dict[str, Any] = {}
     for label, ref in models.items():

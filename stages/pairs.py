@@ -97,7 +97,7 @@ def _sample(rows: Sequence[Row], cfg: PairsConfig, ctx: StageContext) -> list[li
 
 
 def _score(rows: Sequence[Row], completions: Sequence[Sequence[Completion]], ctx: StageContext) -> list[list[float]]:
-    rewards = RewardSet(ctx.rewards, ctx.out_dir / "rewards")
+    rewards = RewardSet(ctx.rewards)
     return [
         [rewards.require(row.prompt_text, text.text, row.reference, row.row).total for text in texts]
         for row, texts in zip(rows, completions, strict=True)

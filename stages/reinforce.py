@@ -52,7 +52,7 @@ def reinforce_trainer(
 ) -> OnPolicyTrainer:
     """The trainer around the folded start model and a new adapter, which TRL makes right after seeding."""
     steps = planned_steps(cfg, len(rows), "prompts")
-    rewards = RewardSet(ctx.rewards, ctx.out_dir / "rewards")
+    rewards = RewardSet(ctx.rewards)
     stop_ids = stop_token_ids(ctx.start, tokenizer)
     return OnPolicyTrainer(
         prompt_ids=[prompt_ids(tokenizer, ctx.start.config, row) for row in rows],

@@ -25,10 +25,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def run_pipeline(config: RunConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Run the flow, after all that can fail early has been tried; returns the run's record."""
-    workspace = Workspace(config)
-    workspace.store.prepare()
-    workspace.prepare_all_data()
-    workspace.base  # noqa: B018  (resolves the model, or says why it cannot be had)
+    Workspace(config).check()
 
     from flows.posttrain import posttrain
 

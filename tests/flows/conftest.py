@@ -1,6 +1,5 @@
 """One Prefect server for the whole session, and one finished smoke run that many tests look at."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,3 @@ def smoke(prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return runs_dir
 
 
-def records(runs_dir: Path) -> list[dict]:
-    """The records of all pipeline runs, oldest first."""
-    return [json.loads(path.read_text()) for path in sorted((runs_dir / "pipelines").glob("*/pipeline.json"))]
