@@ -191,13 +191,20 @@ class CustomConfig(RewardConfig):
     path: str | None = None
     """A file with a function `reward`, or a folder (with `__init__.py` or `reward.py`) that has one."""
     function: str | None = None
-    """Dotted path of an installed function, `package.module.function`, in place of `path`."""
+    """Dotted path of an installed function, `package.module.function` or `package.module:function`, not a file."""
 
     def __post_init__(self) -> None:
         """Require exactly one origin."""
         super().__post_init__()
         if bool(self.path) == bool(self.function):
             raise ConfigError("path: give either path (a file or folder) or function (a dotted path)")
+        if self.function and not all(self.module_and_name()):
+            raise ConfigError(f"function: expected package.module.function, got {self.function!r}")
+
+    def module_and_name(self) -> tuple[str, str]:
+        """The two parts of `function`; a colon may stand between them."""
+        module, _, name = (self.function or "").replace(":", ".").rpartition(".")
+        return module, name
 
 
 TYPES: dict[str, type[RewardConfig]] = {

@@ -47,7 +47,7 @@ def custom(config: CustomConfig, folder: Path | None) -> Reward:
 
 def _load(config: CustomConfig, folder: Path | None) -> tuple[Callable[..., Any], str]:
     if config.function:
-        module, _, name = config.function.replace(":", ".").rpartition(".")
+        module, name = config.module_and_name()
         key, found = "function", _imported("function", module, lambda: importlib.import_module(module))
     else:
         path, name = resolve(str(config.path), folder), "reward"
@@ -61,8 +61,6 @@ def _load(config: CustomConfig, folder: Path | None) -> tuple[Callable[..., Any]
 
 
 def _imported(key: str, what: str, load: Callable[[], ModuleType]) -> ModuleType:
-    if not what:
-        raise ConfigError(f"{key}: expected a dotted path, package.module.function")
     try:
         return load()
     except ConfigError:

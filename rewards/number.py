@@ -15,6 +15,7 @@ _CURRENCY = "$€£¥₹¢₩₽₺₪฿"
 _GROUPED = r"(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)"
 _NUMBER = re.compile(
     rf"""
+    (?=[-+.\d{_CURRENCY}])  # nothing else can begin a number: fails fast
     (?P<sign>(?<![\w%)\]])(?<!\d[{_CURRENCY}])[-+])?
     [{_CURRENCY}]?
     (?:

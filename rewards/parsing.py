@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections import Counter
 from typing import Any
 
 _WHITE_SPACE = " \t\n\r"
@@ -33,9 +34,8 @@ def _refuse_constant(name: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"duplicate key {twice!r}")
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"duplicate key {twice!r:.80}")
     return result
 
 

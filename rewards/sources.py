@@ -35,13 +35,13 @@ def _origins(config: RewardConfig, folder: Path | None) -> list[Path]:
     if isinstance(config, CustomConfig) and config.path:
         return [resolve(config.path, folder)]
     if isinstance(config, CustomConfig) and config.function:
-        return _module_file(config.function)
+        return _module_file(config.module_and_name()[0])
     return []
 
 
-def _module_file(function: str) -> list[Path]:
+def _module_file(module: str) -> list[Path]:
     try:
-        spec = importlib.util.find_spec(function.rpartition(".")[0])
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         return []
     return [Path(spec.origin)] if spec and spec.origin and spec.origin.endswith(".py") else []
