@@ -17,8 +17,8 @@ from filelock import FileLock, Timeout
 from conf.errors import UserError
 from conf.loader import dump, load
 from conf.schema import ModelConfig
-from stages.contract import Adapter, ModelRef, StageResult
 from stages.cache import file_sha256, write_atomically
+from stages.contract import Adapter, ModelRef, StageResult
 
 FORMAT = 1
 """Version of the store's layout; a store of another version is refused."""

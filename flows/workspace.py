@@ -21,10 +21,10 @@ from flows.references import find_run
 from flows.store import Entry, Store
 from rewards.scoring import RewardSet
 from rewards.sources import reward_sources
+from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef, StageResult, Suite
 from stages.data import data_identity, prepare_data
 from stages.hardware import resolve_hardware
-from stages.cache import file_sha256
 from stages.identity import resolve_model
 
 

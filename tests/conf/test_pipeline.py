@@ -49,7 +49,10 @@ BAD = [
     ({"sft": {**FULL["sft"], "start": "sft"}}, "wait for each other in a cycle"),
     ({"sft": {**FULL["sft"], "start": "warmup"}}, "pipeline.sft: there is no step 'warmup'; steps:"),
     ({"sft": {**FULL["sft"], "strat": "base"}}, "pipeline.sft.strat: unknown key; did you mean 'start'?"),
-    ({"sft": {**FULL["sft"], "data": ["sums"]}}, "pipeline.sft.data: expected the name of a data source, or {from: <step>}"),
+    (
+        {"sft": {**FULL["sft"], "data": ["sums"]}},
+        "pipeline.sft.data: expected the name of a data source, or {from: <step>}",
+    ),
     ({"preference": {**FULL["preference"], "data": {"from": "sft"}}}, "step 'sft' (sft) makes no rows"),
     ({"pairs": {**FULL["pairs"], "skip": True}}, "takes its rows from 'pairs', which is left out"),
     ({"reinforce": {**FULL["reinforce"], "set": {"beta": -1}}}, "pipeline.reinforce.set.beta: must be at least 0"),

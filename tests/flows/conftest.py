@@ -23,5 +23,3 @@ def smoke(prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Pat
     runs_dir = tmp_path_factory.mktemp("smoke") / "runs"
     assert main(["run", "experiment=smoke", f"runs_dir={runs_dir}", "--debug"]) == 0
     return runs_dir
-
-
