@@ -33,7 +33,8 @@ def _block(number: int, row: Row, prompt: str, split: str) -> str:
             lines += _entry(name, getattr(row, name))
     if row.reference is not None:
         lines += _entry("reference", _json(row.reference))
-    lines += _entry("columns", "\n".join(f"{name}: {_json(value)}" for name, value in row.row.items()))
+    columns = "\n".join(f"{name}: {_json(value)}" for name, value in row.row.items())
+    lines += _entry("columns", columns or "(none)")
     return "\n".join(lines)
 
 

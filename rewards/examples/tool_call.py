@@ -38,7 +38,9 @@ def reward(completion: str, row: Mapping[str, Any]) -> float:
     if tool == expected["tool"]:
         score += 0.4 if tool == "handoff" else 0.2
     score += 0.1 * _agreement(call.get("args"), expected)
-    return score - 0.1 if len(completion) > LONGEST else score
+    if len(completion) > LONGEST:
+        score -= 0.1
+    return round(score, 9)  # 1.0, not the 0.9999999999999999 of the sum
 
 
 def _is_valid(call: dict[str, Any], schema: Any) -> bool:

@@ -30,7 +30,7 @@ _CLOSINGS = ("", "", "", " Thanks!", " Thank you.", " Please.", " I'm in a hurry
 
 _ORDERS = (
     "order {id}", "my order {id}", "order number {id}", "order no. {id}", "order #{id}", "parcel {id}",
-    "my package, number {id},", "the delivery {id}", "purchase {id}",
+    "my package no. {id}", "shipment {id}", "purchase {id}",
 )  # fmt: skip
 
 _LOOKUPS = (

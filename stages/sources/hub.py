@@ -1,7 +1,8 @@
 """Rows from a dataset of the Hugging Face hub, always at a commit.
 
 A branch is resolved to its commit first, with one request that fails at once: `datasets` alone retries for half a
-minute when there is no network, with a line per attempt.
+minute when there is no network, with a line per attempt. Offline, `datasets` takes whichever commit it downloaded last,
+so that is checked.
 """
 
 import re
@@ -33,6 +34,8 @@ def read_hub(config: DataConfig) -> Iterator[Record]:
         rows = datasets.load_dataset(config.source, config.name, split=config.split, revision=commit)
     except Exception as error:
         raise UserError(f"{config.source}: the hub dataset cannot be loaded: {_first_line(error)}") from error
+    if constants.HF_HUB_OFFLINE and not any(commit in file["filename"] for file in rows.cache_files):
+        raise UserError(f"{config.source}: commit {commit} was not downloaded before HF_HUB_OFFLINE was set")
     yield from numbered(config.source, map(without_nulls, rows))
 
 
@@ -58,6 +61,8 @@ def _commit_on_hub(name: str, revision: str | None) -> str:
         raise UserError(f"{name}: is neither a file here nor a dataset on the hub that you may read") from None
     except errors.RevisionNotFoundError:
         raise UserError(f"{name}: the hub dataset has no revision {revision!r}") from None
+    except errors.HfHubHTTPError as error:
+        raise UserError(f"{name}: the hub refuses this dataset: {_first_line(error)}") from None
     except Exception as error:
         raise UserError(
             f"{name}: is no file here, and the hub cannot be reached ({_first_line(error)}); use a local file, "

@@ -57,20 +57,20 @@ def plain(value: Any, place: str) -> Any:
     Raises:
         UserError: There is no faithful JSON form (bytes, images, text that is not valid Unicode, ...).
     """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
     if isinstance(value, str):
         return _valid_text(value, place)
+    if value is None or type(value) in (bool, int, float):
+        return value
     if isinstance(value, Mapping):
         return {str(key): plain(item, place) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item, place) for item in value]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
     if isinstance(value, decimal.Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     kind = type(value).__name__
