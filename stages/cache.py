@@ -1,0 +1,77 @@
+"""Where converted and made-up base models are kept, so that the work is done once per machine and not once per run.
+
+Light: the standard library, and `filelock` where something is made. Nothing in the cache is precious: whatever is
+deleted is made again, byte for byte.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def cache_dir() -> Path:
+    """`$RATCHET_CACHE_DIR`, else `$XDG_CACHE_HOME/ratchet`, else `~/.cache/ratchet`."""
+    if chosen := os.environ.get("RATCHET_CACHE_DIR"):
+        return Path(chosen).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "ratchet"
+
+
+def make_once(name: str, make: Callable[[Path], None]) -> Path:
+    """The cached directory `name`; `make` fills it when it is not there yet.
+
+    Two processes that need the same directory make it once: the second waits. A directory appears under its final
+    name only when it is complete.
+
+    Args:
+        name: Name of the directory, unique to its content.
+        make: Writes the content into an empty directory.
+    """
+    from filelock import FileLock
+
+    target = cache_dir() / name
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock"):
+        if not target.is_dir():
+            draft = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=target.parent))
+            try:
+                make(draft)
+                draft.rename(target)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+    return target
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, always computed."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cached_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, remembered for as long as its path, size, modification time and inode stay."""
+    status = path.stat()
+    key = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]
+    note = cache_dir() / "digests" / hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    try:
+        return note.read_text()
+    except OSError:
+        digest = file_sha256(path)
+    try:
+        write_atomically(note, digest)
+    except OSError:  # A read-only cache costs time, nothing else.
+        pass
+    return digest
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that no reader ever sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(text)
+    Path(file.name).replace(path)

@@ -1,0 +1,45 @@
+"""From a row to token ids: the one way in which every stage writes a conversation and its reply."""
+
+from typing import Any
+
+import jinja2
+from transformers import PreTrainedTokenizerBase
+
+from conf.errors import UserError
+from conf.schema import ModelConfig
+from stages.contract import ModelRef
+from stages.rows import Row
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, row: Row) -> list[int]:
+    """Token ids of everything before the reply, up to and with the generation prompt.
+
+    Raises:
+        UserError: The model has no chat template, or it refuses the conversation.
+    """
+    ids = _apply(tokenizer, config, row, tokenize=True, return_dict=False)
+    return [int(token_id) for token_id in ids]
+
+
+def prompt_string(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, row: Row) -> str:
+    """The same as text; tokenise it with `add_special_tokens=False`, the template has written them already.
+
+    Raises:
+        UserError: The model has no chat template, or it refuses the conversation.
+    """
+    return str(_apply(tokenizer, config, row, tokenize=False))
+
+
+def reply_ids(tokenizer: PreTrainedTokenizerBase, ref: ModelRef, reply: str) -> list[int]:
+    """Token ids of a reply and the token that ends it (`load_tokenizer` made that the tokenizer's end token)."""
+    return [*tokenizer(reply, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+
+def _apply(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, row: Row, **options: Any) -> Any:
+    if tokenizer.chat_template is None:
+        raise UserError(f"model.chat_template: {config.id} has no chat template of its own; set one")
+    settings = {**config.chat_template_kwargs, **options}
+    try:
+        return tokenizer.apply_chat_template(row.conversation, add_generation_prompt=True, **settings)
+    except jinja2.TemplateError as error:
+        raise UserError(f"model.chat_template: the template of {config.id} refuses a conversation: {error}") from error

@@ -1,0 +1,38 @@
+"""Export: the folded model as plain files that load with transformers and nothing else."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from conf.errors import UserError
+from stages.contract import Hardware, ModelRef
+from stages.fold import load_folded
+from stages.models import original_tokenizer
+
+
+def export(ref: ModelRef, hardware: Hardware, out: Path) -> Path:
+    """Write a model, adapters folded, with tokenizer, chat template and end tokens.
+
+    Args:
+        ref: The model.
+        hardware: Where to fold it.
+        out: The directory to write; absent or empty. It appears only when it is complete.
+
+    Raises:
+        UserError: The directory is not empty, or something is in its place.
+        FoldError: The adapters and the base do not make a model that can be trusted.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out: {out} is there already and not an empty directory")
+    folded = load_folded(ref, hardware)
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
+    try:
+        folded.model.config._name_or_path = ref.config.id
+        folded.model.save_pretrained(draft)
+        original_tokenizer(ref).save_pretrained(draft)
+        draft.chmod(0o755)
+        draft.replace(out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return out

@@ -1,0 +1,14 @@
+"""One place that silences what the model libraries print by themselves: bars for loading weights, and advice.
+
+Ratchet reports long work itself. Only the libraries' own switches are used: nothing is redirected or patched.
+"""
+
+from huggingface_hub.utils import disable_progress_bars
+from transformers.utils import logging
+
+
+def quiet() -> None:
+    """Turn off the libraries' progress bars and everything below an error in their logs."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    disable_progress_bars("transformers")
