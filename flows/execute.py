@@ -173,13 +173,15 @@ def _track_result(run: PipelineRun, entry: Entry, result: StageResult, child: st
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Send every library's log records to a file while a stage runs."""
+    """Send every library's log records and warnings to a file while a stage runs."""
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
+    logging.captureWarnings(True)
     try:
         yield
     finally:
+        logging.captureWarnings(False)
         root.removeHandler(handler)
         handler.close()

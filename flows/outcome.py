@@ -58,7 +58,7 @@ def scores(metrics: Mapping[str, float]) -> list[tuple[str, str, float, float, f
     for name, value in metrics.items():
         suite, _, model = name.partition(".")
         if model and f"{name}.stderr" in metrics:
-            found.append((suite, model, value, metrics[f"{name}.stderr"], metrics.get(f"{suite}.rows", 0.0)))
+            found.append((suite, model, value, metrics[f"{name}.stderr"], metrics[f"rows.{suite}"]))
     return found
 
 

@@ -35,8 +35,8 @@ def posttrain(config: dict[str, Any], overrides: Sequence[str] = ()) -> dict[str
     try:
         for name, step in run.config.steps.items():
             task = run_step.with_options(name=step.stage, task_run_name=name)
-            result: Any = task(run, run.workspace.inputs(name, run.results))
-            run.results[name] = result
+            state: Any = task(run, run.workspace.inputs(name, run.results), return_state=True)
+            run.results[name] = state.result()
     except BaseException as error:
         run.close("failed", error)
         raise

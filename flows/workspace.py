@@ -103,7 +103,7 @@ class Workspace:
             making = folder.with_name(f".{folder.name}.making")
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(parents=True)
-            prepare_data(self.config.data[source], sections.held_out, sections.seed, making, self.base_dir)
+            prepare_data(self.config.data[source], sections.held_out, making, self.base_dir)
             making.replace(folder)
         return {path.stem: path for path in sorted(folder.glob("*.jsonl"))}
 

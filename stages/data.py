@@ -20,7 +20,7 @@ _SOURCE_FIELDS = ("source", "args", "name", "split", "revision")
 _CODE = ("data.py", "mapping.py", "rows.py", "splits.py", "sources/*.py")
 
 
-def prepare_data(config: DataConfig, held_out: float, seed: int, out_dir: Path, base_dir: Path) -> dict[str, Path]:
+def prepare_data(config: DataConfig, held_out: float, out_dir: Path, base_dir: Path) -> dict[str, Path]:
     """Write the rows of a source as `train.jsonl`, `select.jsonl` and `gate.jsonl`; returns the paths by part.
 
     Rows keep the order of the source.
@@ -28,7 +28,6 @@ def prepare_data(config: DataConfig, held_out: float, seed: int, out_dir: Path, 
     Args:
         config: The source and its mapping.
         held_out: Share of the prompts nobody trains on; half of it is `select`, half `gate`.
-        seed: Not used: the split is the same for all seeds (see `stages.splits`).
         out_dir: Where the files go; made when missing.
         base_dir: What relative paths are relative to.
 

@@ -29,7 +29,7 @@ def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
     """Score every model of `ctx.models` on every suite of `ctx.suites`.
 
     Metrics are `<suite>.<model>`, the mean of the suite's total (the accuracy, where the total is 0 or 1), and
-    `<suite>.<model>.stderr`, the standard error of that mean.
+    `<suite>.<model>.stderr`, the standard error of that mean; `rows.<suite>` is the number of rows.
 
     Raises:
         RewardError: A reward fails on a reply.
@@ -49,7 +49,7 @@ def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
     (ctx.out_dir / "receipts.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     return StageResult(
         model=ctx.start,
-        metrics=summary(records),
+        metrics={**summary(records), **{f"rows.{name}": float(len(scored)) for name, scored in rows.items()}},
         artifacts={
             "scores": write_json_lines(ctx.out_dir / "scores.jsonl", records),
             "samples": write_json_lines(ctx.out_dir / "samples.jsonl", samples),
@@ -90,20 +90,6 @@ def summary(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         if len(scores) > 1:
             metrics[f"{name}.{STDERR}"] = statistics.stdev(scores) / math.sqrt(len(scores))
     return metrics
-
-
-def accuracy_table(metrics: Mapping[str, float]) -> list[tuple[str, str, float, float | None]]:
-    """The metrics of `run_evaluate` as rows: suite, model, mean, standard error."""
-    return [
-        (*_split(name), mean, metrics.get(f"{name}.{STDERR}"))
-        for name, mean in metrics.items()
-        if not name.endswith(f".{STDERR}")
-    ]
-
-
-def _split(name: str) -> tuple[str, str]:
-    suite, _, model = name.rpartition(".")
-    return suite, model
 
 
 def _replies(

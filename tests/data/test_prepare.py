@@ -29,7 +29,7 @@ def write(folder: Path, rows: list[dict[str, Any]], name: str = "rows.jsonl") ->
 
 
 def prepared(folder: Path, settings: DataConfig, held_out: float = 0.2, seed: int = 0) -> dict[str, list[Any]]:
-    paths = prepare_data(settings, held_out, seed, folder / "out", folder)
+    paths = prepare_data(settings, held_out, folder / "out", folder)
     assert list(paths) == ["train", "select", "gate"]
     return {part: [row.row["q"] for row in read_rows(path)] for part, path in paths.items()}
 
@@ -97,7 +97,7 @@ def test_identity_of_a_function_follows_its_source_and_its_arguments(tmp_path: P
 def test_packaged_data_sections(tmp_path: Path, name: str, held_out_rows: int) -> None:
     text = (ROOT / "conf" / "data" / f"{name}.yaml").read_text()
     assert text.startswith(f"# @package data.{name}\n")
-    paths = prepare_data(load(DataConfig, yaml.safe_load(text)), 0.2, 0, tmp_path, ROOT)
+    paths = prepare_data(load(DataConfig, yaml.safe_load(text)), 0.2, tmp_path, ROOT)
     for path in paths.values():
         rows = read_rows(path)
         assert len(rows) >= held_out_rows
