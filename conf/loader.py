@@ -45,7 +45,8 @@ def load(cls: type[T], values: Any, where: str = "") -> T:
 
     Args:
         cls: The dataclass to make. Nested dataclasses, enums (by member name), `X | None`, `list[X]` and
-            `dict[str, X]` are understood; `Any` is taken as it is. `__post_init__` may raise ConfigError.
+            `dict[str, X]` are understood; `Any` is taken as it is. `__post_init__` may raise a ConfigError that starts
+            with a field's name.
         values: The mapping, with string keys.
         where: The dotted key of the mapping, for messages.
 
@@ -67,7 +68,10 @@ def load(cls: type[T], values: Any, where: str = "") -> T:
             _check_limits(arguments[name], field.metadata.get("limits", {}), key)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{key}: is required")
-    return cls(**arguments)
+    try:
+        return cls(**arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error}" if where else str(error)) from None
 
 
 def dump(value: Any) -> Any:

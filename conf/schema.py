@@ -96,8 +96,8 @@ class DataConfig:
     r"""One source of rows and how its columns become prompts, replies and references.
 
     A mapping (`prompt`, `response`, ...) is a column name, or a template over columns such as
-    `"{subject}\n\n{body}"`. When absent, the column of the same name is used if there is one. Every column also
-    travels along unchanged to the rewards.
+    `"{subject}\n\n{body}"`, where `{{` and `}}` stand for literal braces. When absent, the column of the same name is
+    used if there is one. Every column also travels along unchanged to the rewards.
     """
 
     source: str = option()
@@ -115,7 +115,8 @@ class DataConfig:
     system: str | None = None
     """System message: a column, or a constant text (which may be a template)."""
     messages: str | None = None
-    """Column with a whole conversation (a list of `role`, `content`), in place of `prompt`."""
+    """Column with a whole conversation (a list of `role`, `content`), in place of `prompt`; an assistant's message at
+    its end is the reply."""
     response: str | None = None
     """Column or template of the reply to learn (sft)."""
     chosen: str | None = None

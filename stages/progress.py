@@ -1,6 +1,13 @@
 """The names of what a training stage reports: one row per optimiser step, the same names in MLflow and in files.
 
 Every training stage: `step, epoch, time, loss, learning_rate, grad_norm`. `preference` adds `margin, accuracy`;
-`reinforce` adds `reward, reward_std, kl, completion_len, truncated, all_equal` and `reward_<name>` for every reward.
-`time` is seconds since the stage began to train.
+`reinforce` adds `reward, reward_std, kl, completion_len, truncated, all_equal, failed_scores` and `reward_<name>` for
+every reward.
+`time` is seconds since the stage began to train; `epoch` counts passes over the training rows.
 """
+
+COMMON = {"loss": "loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm"}
+"""TRL's names of what every training stage logs, and ours."""
+
+PREFERENCE = {"rewards/margins": "margin", "rewards/accuracies": "accuracy"}
+"""TRL's names of what preference optimisation logs besides, and ours."""

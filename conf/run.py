@@ -1,0 +1,122 @@
+"""A whole configuration, parsed: the typed form of everything a run needs, with every name in it resolved.
+
+`flows` composes a plain mapping with Hydra (or reads it from JSON) and hands it to `load_run`, once.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.loader import dump, load
+from conf.pipeline import STAGES, Step, load_pipeline, step_settings
+from conf.rewards import RewardConfig, load_rewards
+from conf.schema import DataConfig, RatchetConfig, SuiteConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run's configuration.
+
+    Attributes:
+        sections: The configuration as the schema has it.
+        steps: The pipeline, in an order in which it can run.
+        settings: Each step's typed settings (its stage's section and the step's own `set`).
+        data: Data sources by name.
+        rewards: Reward sets by name.
+        suites: Evaluation suites by name.
+    """
+
+    sections: RatchetConfig
+    steps: Mapping[str, Step]
+    settings: Mapping[str, Any]
+    data: Mapping[str, DataConfig]
+    rewards: Mapping[str, Mapping[str, RewardConfig]]
+    suites: Mapping[str, SuiteConfig]
+
+
+def load_run(values: Mapping[str, Any]) -> RunConfig:
+    """Parse and check a whole configuration.
+
+    Raises:
+        ConfigError: Names the key and what would be right.
+    """
+    sections = load(RatchetConfig, values)
+    stage_sections = {stage: dump(getattr(sections, stage)) for stage in STAGES}
+    steps = load_pipeline(sections.pipeline, stage_sections)
+    config = RunConfig(
+        sections=sections,
+        steps=steps,
+        settings={name: step_settings(name, step, stage_sections[step.stage]) for name, step in steps.items()},
+        data=_named(DataConfig, sections.data, "data"),
+        rewards={name: load_rewards(value, f"reward.{name}") for name, value in _groups(sections.reward, "reward")},
+        suites=_named(SuiteConfig, sections.suite, "suite"),
+    )
+    _check_names(config)
+    return config
+
+
+def check_pins(config: RunConfig, overrides: Iterable[str]) -> None:
+    """Refuse overrides (`reinforce.beta=0.1`) of settings that a step pins in its `set`: they would do nothing.
+
+    Raises:
+        ConfigError: Names the override, the step, and the key to override instead.
+    """
+    for override in overrides:
+        key = override.split("=")[0].lstrip("+")
+        stage, _, setting = key.partition(".")
+        for name, step in config.steps.items():
+            if setting and step.stage == stage and _contains(step.set, setting.split(".")):
+                raise ConfigError(
+                    f"{key}: step {name!r} pins this setting; override pipeline.{name}.set.{setting} instead"
+                )
+
+
+def _contains(settings: Any, path: list[str]) -> bool:
+    """Whether a nested mapping says anything at, above or below a path."""
+    for part in path:
+        if not isinstance(settings, Mapping):
+            return True
+        if part not in settings:
+            return False
+        settings = settings[part]
+    return True
+
+
+def _named(cls: type[Any], values: Mapping[str, Any], group: str) -> dict[str, Any]:
+    return {name: load(cls, value, f"{group}.{name}") for name, value in _groups(values, group)}
+
+
+def _groups(values: Mapping[str, Any], group: str) -> Iterable[tuple[str, Any]]:
+    """The named members of a group; tells a file that lacks its package line from a mistake inside one."""
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{group}.{name}: expected a mapping under a name of its own; "
+                f"a file conf/{group}/NAME.yaml starts with the line '# @package {group}.NAME'"
+            )
+        yield str(name), value
+
+
+def _check_names(config: RunConfig) -> None:
+    for name, step in config.steps.items():
+        if isinstance(step.data, str):
+            _check_name(step.data, config.data, f"pipeline.{name}.data", "data")
+        if step.reward is not None:
+            _check_name(step.reward, config.rewards, f"pipeline.{name}.reward", "reward")
+        for suite in step.suites:
+            _check_name(suite, config.suites, f"pipeline.{name}.suites", "suite")
+        if "suites" in STAGES[step.stage].needs and not config.suites:
+            raise ConfigError(f"pipeline.{name}: needs at least one suite, e.g. suite=[arithmetic]")
+    for name, suite_config in config.suites.items():
+        _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
+        _check_name(suite_config.reward, config.rewards, f"suite.{name}.reward", "reward")
+
+
+def _check_name(name: str, known: Mapping[str, Any], where: str, group: str) -> None:
+    if name not in known:
+        names = ", ".join(sorted(known)) or "none"
+        raise ConfigError(
+            f"{where}: no {group} is named {name!r} (there are: {names}); add conf/{group}/{name}.yaml to the "
+            f"choice, e.g. {group}=[{','.join([*known, name])}]"
+        )

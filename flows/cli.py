@@ -1,0 +1,125 @@
+"""The command line: what can be asked, and the one place that turns an outcome into an exit code.
+
+Exit codes: 0 done or ship, 1 failed, 2 bad input, 3 held, 4 inconclusive. Nothing heavy is imported before it is known
+which command runs.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from conf.errors import UserError
+
+Options = Callable[[argparse.ArgumentParser], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    parser = build_parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest:
+        unknown = [item for item in rest if item.startswith("-") or not hasattr(parsed, "overrides")]
+        if unknown:
+            parser.error(f"unrecognised: {' '.join(unknown)}; see ratchet {parsed.command} -h")
+        parsed.overrides += rest
+    try:
+        return int(importlib.import_module(f"flows.commands.{parsed.command}").main(parsed))
+    except UserError as error:
+        return _report(error, 2, parsed.debug)
+    except KeyboardInterrupt:
+        print("ratchet: interrupted; the same command continues", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _report(error, 1, parsed.debug)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(prog="ratchet", description="Multi-stage post-training of small language models.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (help_text, options) in _COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=help_text)
+        for option in options:
+            option(command)
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _report(error: Exception, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    print(f"ratchet: {name}{error}", file=sys.stderr)
+    if code == 1 and not debug:
+        print("ratchet: --debug shows where; log.txt in the step's store entry has more", file=sys.stderr)
+    return code
+
+
+def _overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides, e.g. experiment=demo")
+    parser.add_argument("--config-dir", metavar="DIR", help="your own configuration, searched first (default: ./conf)")
+
+
+def _multirun(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-m", "--multirun", action="store_true", help="sweep over comma-separated values")
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _runs_dir(parser: argparse.ArgumentParser) -> None:
+    default = os.environ.get("RATCHET_RUNS_DIR", "runs")
+    parser.add_argument("--runs-dir", metavar="DIR", default=default, help="where runs live (default: %(default)s)")
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="<pipeline-run>[/<step>], latest[/<step>], or a store id's prefix")
+
+
+def _several_runs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", nargs="+", help="pipeline runs, their steps, or store ids")
+
+
+def _preview(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=3, metavar="N", help="rows to show per source (default: 3)")
+
+
+def _score(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rewards", required=True, metavar="FILE", help="YAML file: names to rewards")
+    parser.add_argument("--rows", required=True, metavar="FILE", help="JSON lines with completion, reference, ...")
+    parser.add_argument("--out", metavar="FILE", help="where to write the scores (default: standard output)")
+
+
+def _generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", help="the user's message")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--start", action="store_true", help="answer with what the stage started from")
+    which.add_argument("--base", action="store_true", help="answer with the original base model")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="longest reply (default: 128)")
+    parser.add_argument("--seed", type=int, default=0, help="seed for sampling (default: 0)")
+
+
+def _out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", required=True, metavar="DIR", help="new directory for the folded model")
+
+
+_COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
+    "run": ("run a pipeline, or sweep over several", (_overrides, _multirun, _json)),
+    "plan": ("print the steps, what is cached and what would run", (_overrides, _json)),
+    "preview": ("show rows as the model will see them", (_overrides, _preview)),
+    "score": ("apply rewards to a file of completions, with no model", (_score,)),
+    "runs": ("list the runs of pipelines", (_runs_dir, _json)),
+    "progress": ("print what a step logged", (_run, _runs_dir, _json)),
+    "generate": ("answer a prompt with the model a run left", (_run, _generate, _runs_dir)),
+    "compare": ("put runs side by side", (_several_runs, _runs_dir, _json)),
+    "export": ("write the folded model for plain transformers", (_run, _out, _runs_dir)),
+}

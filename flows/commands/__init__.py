@@ -1,0 +1,1 @@
+"""One module per command, each with `main(arguments) -> exit code`, imported only when its command is called."""

@@ -1,0 +1,32 @@
+"""`ratchet runs`: the runs of pipelines, oldest first."""
+
+import argparse
+import json
+from pathlib import Path
+
+from flows.console import table
+from flows.references import pipeline_records
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the list; returns the exit code."""
+    records = pipeline_records(Path(arguments.runs_dir))
+    if arguments.json:
+        print(json.dumps(records))
+    elif not records:
+        print(f"no runs in {arguments.runs_dir} yet; `ratchet run experiment=smoke` makes one")
+    else:
+        print(table([_row(record) for record in records]))
+    return 0
+
+
+def _row(record: dict[str, object]) -> dict[str, str]:
+    steps = record["steps"]
+    assert isinstance(steps, dict)
+    return {
+        "run": str(record["id"]),
+        "state": str(record["state"]),
+        "verdict": str(record["verdict"] or ""),
+        "started": str(record["started"])[:19].replace("T", " "),
+        "steps": " ".join(f"{name}:{step['state']}" for name, step in steps.items()),
+    }

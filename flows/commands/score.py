@@ -1,0 +1,33 @@
+"""`ratchet score`: rewards applied to a file of completions, so that rewards are tested like code."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from conf.errors import UserError
+from conf.rewards import load_rewards
+from rewards.scoring import RewardSet, score_file
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Score the rows; returns the exit code.
+
+    Raises:
+        UserError: A file cannot be read or used.
+    """
+    path = Path(arguments.rewards)
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+    rewards = RewardSet(load_rewards(values, str(path)), path.parent)
+    lines = (json.dumps(scored, ensure_ascii=False) for scored in score_file(rewards, Path(arguments.rows)))
+    if arguments.out:
+        Path(arguments.out).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0

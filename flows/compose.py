@@ -1,0 +1,124 @@
+"""Hydra at the door: from overrides on a command line to one plain mapping, and from Hydra's errors to one clear line.
+
+The packaged YAML groups are searched after the user's own directory (`--config-dir`, or `./conf` where there is one).
+Nothing past this module sees a DictConfig.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from conf.errors import ConfigError
+from conf.loader import unknown_key
+from conf.run import RunConfig, check_pins, load_run
+from conf.schema import RatchetConfig
+
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
+
+
+class _UserDirectory(SearchPathPlugin):
+    """Puts the user's own configuration directory in front of the packaged one."""
+
+    directory: Path | None = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Called by Hydra whenever it builds its search path."""
+        if self.directory is not None:
+            search_path.prepend(provider="user", path=f"file://{self.directory}")
+
+
+def register(config_dir: str | None) -> None:
+    """Tell Hydra the schema and where the user's own configuration lives.
+
+    Raises:
+        ConfigError: `config_dir` is no directory.
+    """
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir: there is no directory {config_dir}")
+    directory = Path(config_dir or "conf").resolve()
+    _UserDirectory.directory = directory if directory.is_dir() else None
+    Plugins.instance().register(_UserDirectory)
+    ConfigStore.instance().store(name="schema", node=RatchetConfig)
+
+
+def compose_run(overrides: Sequence[str], config_dir: str | None = None) -> RunConfig:
+    """Compose, parse and check the configuration that the overrides ask for.
+
+    Raises:
+        ConfigError: What is wrong, with its key.
+    """
+    register(config_dir)
+    with clear_errors(), initialize_config_module("conf", version_base="1.3"):
+        composed = compose("config", translate(overrides))
+        values = to_plain(composed)
+    return load_checked(values, overrides)
+
+
+def load_checked(values: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
+    """Parse a composed mapping, and refuse overrides that a step's own settings would silence."""
+    config = load_run(values)
+    check_pins(config, overrides)
+    return config
+
+
+def to_plain(composed: Any) -> dict[str, Any]:
+    """A composed configuration as plain JSON-like values, enums by name."""
+    plain = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
+    return {str(key): value for key, value in dict(plain).items() if key != "hydra"}  # type: ignore[arg-type]
+
+
+def translate(overrides: Sequence[str]) -> list[str]:
+    """`~pipeline.<step>` leaves a step out but keeps its edges, so that the gap it leaves can be closed."""
+    return [re.sub(r"^~pipeline\.([^.=]+)$", r"++pipeline.\1.skip=true", override) for override in overrides]
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn what Hydra and OmegaConf raise into a ConfigError of one line.
+
+    Raises:
+        ConfigError: For every error of theirs.
+    """
+    try:
+        yield
+    except HYDRA_ERRORS as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    cause = error.__cause__
+    full_key = re.search(r"full_key: (\S+)", str(cause) if cause else str(error))
+    first_line = str(error).splitlines()[0]
+    unknown = re.match(r"Could not override '([^']+)'", first_line)
+    if unknown:
+        return _explain_unknown(unknown.group(1))
+    if full_key:
+        reason = str(cause or error).splitlines()[0]
+        return f"{full_key.group(1)}: {reason[0].lower()}{reason[1:]}"
+    options = re.search(r"Available options in '([^']+)':\n((?:\t.+\n?)+)", str(error))
+    missing = re.search(r"Could not find '([^']+)'", str(error))
+    if options and missing:
+        names = ", ".join(line.strip() for line in options.group(2).splitlines())
+        return f"{options.group(1)}: there is no {missing.group(1)!r}; available: {names}"
+    return " ".join(line.strip() for line in str(error).splitlines()[:2])
+
+
+def _explain_unknown(key: str) -> str:
+    """Say which keys there are at the place where an unknown one was given."""
+    parent, _, name = key.rpartition(".")
+    schema = OmegaConf.structured(RatchetConfig)
+    node: Any = OmegaConf.select(schema, parent) if parent else schema
+    if parent.split(".")[0] in ("data", "reward", "suite", "pipeline") or node is None:
+        return f"{key}: is not set, so there is nothing to override; write +{key}=... to add it"
+    return unknown_key(name, [str(item) for item in node], parent)

@@ -1,0 +1,157 @@
+"""The store: one directory per finished stage, found by fingerprint, trusted only as far as its hashes hold.
+
+`result.json` is written last and atomically: its existence means that the stage is done. It lists every file it vouches
+for with a hash; an entry whose files are gone or changed is treated as if it had never been made.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from conf.errors import UserError
+from conf.loader import dump, load
+from conf.schema import ModelConfig
+from stages.cache import file_sha256, write_atomically
+from stages.contract import Adapter, ModelRef, StageResult
+
+FORMAT = 1
+"""Version of the store's layout; a store of another version is refused."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stage's directory in the store."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        """`<stage>-<fingerprint>`."""
+        return self.path.name
+
+    def result(self) -> StageResult | None:
+        """The finished result, or None when there is none or when a file it vouches for is missing or changed."""
+        try:
+            saved = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        root = self.path.parent
+        if any(not _unchanged(self.path / name, sha256) for name, sha256 in saved["files"].items()):
+            return None
+        return StageResult(
+            model=_read_model(saved["model"], root),
+            metrics=saved["metrics"],
+            artifacts={name: self.path / path for name, path in saved["artifacts"].items()},
+            receipt=saved["receipt"],
+            verdict=saved["verdict"],
+        )
+
+    def write_result(self, result: StageResult, seconds: float) -> None:
+        """Vouch for the entry's files and mark it as done."""
+        root = self.path.parent
+        own = [adapter.path for adapter in result.model.adapters if adapter.path.parent == self.path]
+        files = [*result.artifacts.values(), *(file for path in own for file in sorted(path.iterdir()))]
+        write_json(
+            self.path / "result.json",
+            {
+                "model": _write_model(result.model, root),
+                "metrics": dict(result.metrics),
+                "artifacts": {name: str(path.relative_to(self.path)) for name, path in result.artifacts.items()},
+                "receipt": result.receipt,
+                "verdict": result.verdict,
+                "seconds": round(seconds, 3),
+                "files": {str(path.relative_to(self.path)): file_sha256(path) for path in files},
+            },
+        )
+
+    def saved(self, name: str) -> Any:
+        """The content of one of the entry's JSON files, or None when it is not there."""
+        path = self.path / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def clear(self) -> None:
+        """Remove what an interrupted attempt left, but keep the run it was tracked under."""
+        for path in self.path.iterdir():
+            if path.name != "tracking.json":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+class Store:
+    """All entries below one runs directory."""
+
+    def __init__(self, runs_dir: Path) -> None:
+        self.root = runs_dir / "store"
+
+    def prepare(self) -> None:
+        """Make the store's directory.
+
+        Raises:
+            UserError: It cannot be made, or has another format.
+        """
+        version = self.root / "FORMAT"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not version.exists():
+                write_atomically(version, f"{FORMAT}\n")
+        except OSError as error:
+            raise UserError(f"runs_dir: cannot write to {self.root} ({error.strerror})") from error
+        if version.read_text(encoding="utf-8").strip() != str(FORMAT):
+            raise UserError(f"{self.root}: was written by another version of Ratchet; choose another runs_dir")
+
+    def entry(self, stage: str, fingerprint: str) -> Entry:
+        """The entry of a stage with this fingerprint, whether it exists or not."""
+        return Entry(self.root / f"{stage}-{fingerprint}")
+
+    def find(self, prefix: str) -> list[Entry]:
+        """Finished entries whose id starts with a prefix."""
+        return [Entry(path) for path in sorted(self.root.glob(f"{prefix}*")) if (path / "result.json").is_file()]
+
+    @contextmanager
+    def locked(self, entry: Entry, on_wait: Any) -> Iterator[None]:
+        """Hold the entry against other processes; calls `on_wait` first when another one holds it."""
+        lock = FileLock(self.root / f".{entry.id}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            on_wait()
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that no reader ever sees half of it."""
+    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def _unchanged(path: Path, sha256: str) -> bool:
+    return path.is_file() and file_sha256(path) == sha256
+
+
+def _write_model(model: ModelRef, root: Path) -> dict[str, Any]:
+    adapters = [{"path": str(adapter.path.relative_to(root)), "sha256": adapter.sha256} for adapter in model.adapters]
+    return {
+        "config": dump(model.config),
+        "revision": model.revision,
+        "sha256": model.sha256,
+        "dtype": model.dtype,
+        "adapters": adapters,
+    }
+
+
+def _read_model(saved: Mapping[str, Any], root: Path) -> ModelRef:
+    return ModelRef(
+        config=load(ModelConfig, saved["config"], "model"),
+        revision=saved["revision"],
+        sha256=saved["sha256"],
+        dtype=saved["dtype"],
+        adapters=tuple(Adapter(path=root / item["path"], sha256=item["sha256"]) for item in saved["adapters"]),
+    )

@@ -1,0 +1,72 @@
+"""`ratchet run -m`: Hydra's own sweeper decides the jobs; they run one after the other and share the store.
+
+A failed job does not stop the others; every job's outcome stands in one table at the end.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+
+from conf.errors import UserError
+from flows.commands.run import run_pipeline
+from flows.compose import clear_errors, load_checked, register, to_plain, translate
+from flows.console import table
+from flows.outcome import EXIT_CODES, scores
+
+
+def sweep(overrides: Sequence[str], config_dir: str | None) -> int:
+    """Run every job of a sweep.
+
+    Returns:
+        0 when all is well, otherwise the exit code of the first job that was not.
+    """
+    register(config_dir)
+    outcomes: list[dict[str, str]] = []
+    codes: list[int] = []
+
+    def job(composed: Any) -> None:
+        asked = [str(item) for item in HydraConfig.get().overrides.task]
+        code, outcome = _run_job(to_plain(composed), asked)
+        codes.append(code)
+        outcomes.append({"job": str(len(outcomes)), "overrides": " ".join(_varied(asked, overrides)), **outcome})
+
+    application = hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")(job)
+    arguments = ["ratchet", "--multirun", *translate(overrides)]
+    environment = {"HYDRA_FULL_ERROR": "1"}  # Hydra raises instead of printing and exiting
+    with patch.object(sys, "argv", arguments), patch.dict(os.environ, environment), clear_errors():
+        application()
+    print(f"\n{table(outcomes)}")
+    return next((code for code in codes if code), 0)
+
+
+def _run_job(values: dict[str, Any], overrides: Sequence[str]) -> tuple[int, dict[str, str]]:
+    print(f"\n== {' '.join(overrides)}", file=sys.stderr)
+    try:
+        record = run_pipeline(load_checked(values, overrides), overrides)
+    except UserError as error:
+        return 2, _outcome("bad input", error=str(error))
+    except Exception as error:
+        return 1, _outcome("failed", error=f"{type(error).__name__}: {error}")
+    return EXIT_CODES[record["verdict"]], _outcome(record["state"], record)
+
+
+def _outcome(state: str, record: dict[str, Any] | None = None, error: str = "") -> dict[str, str]:
+    if record is None:
+        return {"state": state, "run": "", "scores": error.splitlines()[0] if error else ""}
+    found = [
+        f"{suite}.{model} {mean:.3f}"
+        for step in record["steps"].values()
+        if step["stage"] == "evaluate"
+        for suite, model, mean, _, _ in scores(step["metrics"])
+    ]
+    return {"state": state, "run": record["id"], "scores": "  ".join(found)}
+
+
+def _varied(asked: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The overrides of a job that the sweep itself chose."""
+    return [override for override in asked if override not in overrides]

@@ -1,0 +1,243 @@
+"""A configuration meets a machine: base model, data, store and hardware are resolved here, without loading any model.
+
+Both `ratchet plan` and the flow ask it what a step would be given, and so agree on what is cached.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from conf.errors import ConfigError, UserError
+from conf.loader import dump
+from conf.pipeline import BASE, STAGES, Step
+from conf.rewards import RewardConfig
+from conf.run import RunConfig
+from conf.schema import SuiteConfig
+from flows.fingerprint import code_digest, digest, files_digest, library_versions, outcome_fields
+from flows.references import find_run
+from flows.store import Entry, Store
+from rewards.scoring import RewardSet
+from rewards.sources import reward_sources
+from stages.cache import file_sha256
+from stages.contract import Hardware, ModelRef, StageResult, Suite
+from stages.data import data_identity, prepare_data
+from stages.hardware import resolve_hardware
+from stages.identity import resolve_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInputs:
+    """Everything a step is given; what of it can change the outcome is in the fingerprint.
+
+    `data_ids` has the identity of the step's rows; `suite_ids` that of each suite's rows.
+    """
+
+    name: str
+    step: Step
+    settings: Any
+    models: Mapping[str, ModelRef]
+    data: str | Mapping[str, Path] | None
+    data_id: Any
+    rewards: Mapping[str, RewardConfig]
+    suites: Mapping[str, SuiteConfig]
+    suite_ids: Mapping[str, Any]
+    fingerprint: str
+
+
+class Workspace:
+    """The resolved surroundings of one run.
+
+    Raises:
+        UserError: The model, the device or the runs directory cannot be had.
+    """
+
+    def __init__(self, config: RunConfig, base_dir: Path | None = None) -> None:
+        self.config = config
+        self.base_dir = base_dir or Path.cwd()
+        self.runs_dir = (self.base_dir / config.sections.runs_dir).resolve()
+        self.store = Store(self.runs_dir)
+        self.hardware: Hardware = resolve_hardware(config.sections.hardware)
+
+    @cached_property
+    def base(self) -> ModelRef:
+        """The base model, its revision resolved and its files hashed."""
+        return resolve_model(self.config.sections.model, self.hardware.dtype)
+
+    def inputs(self, name: str, results: Mapping[str, StageResult]) -> StepInputs:
+        """What a step is given, once the steps it needs are done."""
+        step = self.config.steps[name]
+        rewards = self.config.rewards[step.reward] if step.reward else {}
+        suites = self._suites(step)
+        values = {
+            "models": self._models(name, results),
+            "data_id": self._data_id(step, results),
+            "rewards": rewards,
+            "suite_ids": {suite: self._suite_id(settings) for suite, settings in suites.items()},
+        }
+        return StepInputs(
+            name=name,
+            step=step,
+            settings=self.config.settings[name],
+            data=self._step_data(step, results),
+            suites=suites,
+            fingerprint=self._fingerprint(name, **values),
+            **values,
+        )
+
+    def entry(self, inputs: StepInputs) -> Entry:
+        """The place in the store for a step with these inputs."""
+        return self.store.entry(inputs.step.stage, inputs.fingerprint)
+
+    def prepared(self, source: str) -> dict[str, Path]:
+        """The prepared rows of a data source, made when they are not there yet.
+
+        Raises:
+            UserError: The source cannot be read or used; names file, row and column.
+        """
+        sections = self.config.sections
+        folder = self.store.root / f"data-{digest(self._source_id(source))}"
+        if not folder.is_dir():
+            making = folder.with_name(f".{folder.name}.making")
+            shutil.rmtree(making, ignore_errors=True)
+            making.mkdir(parents=True)
+            prepare_data(self.config.data[source], sections.held_out, making, self.base_dir)
+            making.replace(folder)
+        return {path.stem: path for path in sorted(folder.glob("*.jsonl"))}
+
+    def sources(self) -> list[str]:
+        """The data sources the pipeline reads, each once."""
+        steps = self.config.steps.values()
+        own = [step.data for step in steps if isinstance(step.data, str)]
+        scored = [suite.data for step in steps for suite in self._suites(step).values()]
+        return list(dict.fromkeys([*own, *scored]))
+
+    def check(self) -> None:
+        """Try everything that can go wrong before a model is loaded: the store, data, rewards, the base's files.
+
+        Raises:
+            UserError: The first thing that is wrong.
+        """
+        self.store.prepare()
+        for source in self.sources():
+            self.prepared(source)
+        for rewards in self.config.rewards.values():
+            RewardSet(rewards, self.base_dir)
+        self.base  # noqa: B018  (resolving it is the check)
+
+    def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
+        """The step's suites as its stage sees them."""
+        return {
+            name: Suite(
+                role=suite.role,
+                rows=self.prepared(suite.data)[suite.split.name],
+                rewards=self.config.rewards[suite.reward],
+                max_rows=suite.max_rows,
+                max_new_tokens=suite.max_new_tokens,
+            )
+            for name, suite in inputs.suites.items()
+        }
+
+    def stage_data(self, inputs: StepInputs) -> Mapping[str, Path]:
+        """The step's files of prepared rows."""
+        return self.prepared(inputs.data) if isinstance(inputs.data, str) else inputs.data or {}
+
+    def suite_names(self, step: Step) -> list[str]:
+        """The suites a step scores: those it names, else all configured ones; none for stages that take no suites."""
+        takes_suites = "suites" in STAGES[step.stage].needs
+        return (step.suites or list(self.config.suites)) if takes_suites else []
+
+    def _suites(self, step: Step) -> dict[str, SuiteConfig]:
+        return {name: self.config.suites[name] for name in self.suite_names(step)}
+
+    def _models(self, name: str, results: Mapping[str, StageResult]) -> dict[str, ModelRef]:
+        step = self.config.steps[name]
+        models = {"start": self._model(step.start, results)}
+        if step.baseline:
+            models["baseline"] = self._model(step.baseline, results)
+        for other in self._ancestors(name):
+            models[f"chain.{other}"] = results[other].model
+        for other in step.models:
+            models[f"models.{other}"] = self._model(other, results)
+        return models
+
+    def _model(self, edge: str, results: Mapping[str, StageResult]) -> ModelRef:
+        if edge == BASE:
+            return self.base
+        if edge.startswith("run/"):
+            return self._finished(edge.removeprefix("run/"))
+        return results[edge].model
+
+    def _finished(self, text: str) -> ModelRef:
+        model = find_run(self.runs_dir, text).model()
+        if model.sha256 != self.base.sha256:
+            raise UserError(f"run/{text}: was trained from {model.config.id}, not from {self.base.config.id}")
+        return model
+
+    def _ancestors(self, name: str) -> list[str]:
+        """The steps on the way from the base to where a step starts, the earliest first."""
+        start = self.config.steps[name].start
+        return [*self._ancestors(start), start] if start in self.config.steps else []
+
+    def _step_data(self, step: Step, results: Mapping[str, StageResult]) -> str | Mapping[str, Path] | None:
+        if step.data_step is None:
+            return None if step.data is None else str(step.data)
+        return {split: path for split, path in results[step.data_step].artifacts.items() if split in _SPLITS}
+
+    def _data_id(self, step: Step, results: Mapping[str, StageResult]) -> Any:
+        if step.data is None:
+            return None
+        if step.data_step is None:
+            return self._source_id(step.data)
+        files = self._step_data(step, results)
+        if not isinstance(files, Mapping) or "train" not in files:
+            raise ConfigError(f"pipeline: step {step.data_step!r} left no rows to take")
+        return {split: file_sha256(path) for split, path in files.items()}
+
+    def _source_id(self, source: str) -> dict[str, Any]:
+        identity = data_identity(self.config.data[source], self.base_dir)
+        return {"source": identity, "held_out": self.config.sections.held_out}
+
+    def _suite_id(self, suite: SuiteConfig) -> dict[str, Any]:
+        rewards = self.config.rewards[suite.reward]
+        return {"suite": dump(suite), "rows": self._source_id(suite.data), "rewards": self._rewards_id(rewards)}
+
+    def _rewards_id(self, rewards: Mapping[str, RewardConfig]) -> dict[str, Any]:
+        return {"rewards": dump(rewards), "sources": files_digest(reward_sources(rewards, self.base_dir))}
+
+    def _fingerprint(
+        self,
+        name: str,
+        *,
+        models: Mapping[str, ModelRef],
+        data_id: Any,
+        rewards: Mapping[str, RewardConfig],
+        suite_ids: Mapping[str, Any],
+    ) -> str:
+        step, model = self.config.steps[name], self.config.sections.model
+        chat = {"template": model.chat_template, "kwargs": model.chat_template_kwargs, "stop": model.stop_tokens}
+        return digest(
+            {
+                "stage": step.stage,
+                "settings": outcome_fields(self.config.settings[name]),
+                "models": {label: ref.identity for label, ref in models.items() if _matters(label, step.stage)},
+                "data": data_id,
+                "rewards": self._rewards_id(rewards),
+                "suites": suite_ids,
+                "seed": self.config.sections.seed,
+                "hardware": vars(self.hardware),
+                "chat": chat,
+                "code": code_digest(f"stages.{step.stage}"),
+                "libraries": library_versions(),
+            }
+        )
+
+
+_SPLITS = ("train", "select", "gate")
+
+
+def _matters(label: str, stage: str) -> bool:
+    """Only a stage that takes several models depends on the names of the steps its start went through."""
+    return not label.startswith("chain.") or stage == "evaluate"

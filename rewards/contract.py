@@ -1,0 +1,63 @@
+"""The shape of every reward: a closure from one sample to one value with an explanation.
+
+`rewards.library` makes the closures from their settings, `rewards.scoring` calls and sums them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from conf.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a reward judges.
+
+    Attributes:
+        prompt: The prompt as text.
+        completion: The reply to judge.
+        reference: The right answer with its own type; None when there is none.
+        row: The other columns of the row, with their own types.
+    """
+
+    prompt: str
+    completion: str
+    reference: Any
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a reward says: a number, and why, for a person."""
+
+    value: float
+    explanation: str
+
+
+Reward = Callable[[Sample], Value]
+"""Pure: the same sample gives the same value. Raises when it cannot judge; a failure is never a 0."""
+
+
+class RewardError(UserError):
+    """A sample that a reward cannot judge: a missing reference, a value that is not a finite number, an exception."""
+
+
+def reference_text(sample: Sample) -> str:
+    """The reference as text, for rewards that compare texts; numbers and true/false are written out.
+
+    Raises:
+        RewardError: There is none, or it is a list or a mapping.
+    """
+    reference = sample.reference
+    if reference is None:
+        raise RewardError("the reference is missing")
+    if not isinstance(reference, str | int | float):
+        raise RewardError(f"the reference is a {type(reference).__name__}; this reward needs text or a number")
+    return str(reference)
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """A value as it stands in explanations and messages, cut to `limit` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

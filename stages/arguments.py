@@ -1,0 +1,141 @@
+"""From Ratchet's training section to the arguments of a TRL trainer.
+
+TRL's and transformers' defaults differ from Ratchet's (bfloat16 and gradient checkpointing on, NaN losses hidden,
+logging every ten steps, checkpoints every 500), so every one that matters is written out here. What is written out is
+owned by Ratchet: the `trainer` mapping of a section may set any other field of the installed TRL configuration.
+"""
+
+import dataclasses
+from typing import Any, TypeVar
+
+from transformers import TrainingArguments
+from transformers.trainer_utils import SchedulerType
+
+from conf.errors import ConfigError
+from conf.loader import unknown_key
+from conf.schema import TrainingConfig
+from stages.contract import StageContext
+
+Arguments = TypeVar("Arguments", bound=TrainingArguments)
+
+OUR_NAMES = {
+    "per_device_train_batch_size": "batch_size",
+    "gradient_accumulation_steps": "grad_accum",
+    "num_train_epochs": "epochs",
+    "lr_scheduler_type": "schedule",
+    "num_generations": "group_size",
+    "max_completion_length": "max_new_tokens",
+    "mask_truncated_completions": "mask_truncated",
+}
+"""Where Ratchet's key in the same section has another name than TRL's."""
+
+GLOBAL_NAMES = {
+    "seed": "seed",
+    "data_seed": "seed",
+    "output_dir": "runs_dir",
+    "bf16": "hardware.dtype",
+    "fp16": "hardware.dtype",
+    "use_cpu": "hardware.device",
+    "report_to": "tracking.uri",
+}
+"""Where Ratchet's key stands outside the stage's section."""
+
+
+def trl_arguments(
+    cls: type[Arguments], config: TrainingConfig, ctx: StageContext, *, section: str, max_steps: int, **own: Any
+) -> Arguments:
+    """The arguments of a TRL trainer.
+
+    Args:
+        cls: The TRL configuration class, e.g. `trl.SFTConfig`.
+        config: The stage's section.
+        ctx: The stage's context.
+        section: The section's name, for messages.
+        max_steps: Optimiser steps.
+        **own: Further fields that the stage sets; they belong to Ratchet too.
+
+    Raises:
+        ConfigError: `schedule` is unknown, or `trainer` names a field that Ratchet owns, one that `cls` does not have,
+            or a value it cannot take.
+    """
+    arguments = {**_arguments(config, ctx, max_steps, section), **own}
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    for name, value in config.trainer.items():
+        _check_extra(f"{section}.trainer", name, value, defaults, owned=arguments)
+    try:
+        return cls(**arguments, **config.trainer)
+    except (TypeError, ValueError) as error:
+        if not config.trainer:
+            raise
+        raise ConfigError(f"{section}.trainer: {error}") from error
+
+
+def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int, section: str) -> dict[str, Any]:
+    schedules = [schedule.value for schedule in SchedulerType]
+    if config.schedule not in schedules:
+        raise ConfigError(f"{section}.schedule: expected one of {', '.join(schedules)}; got {config.schedule!r}")
+    return {
+        "output_dir": str(ctx.out_dir / "checkpoints"),
+        "seed": ctx.seed,
+        "data_seed": ctx.seed,
+        "full_determinism": False,  # stages.hardware.prepare has seen to it
+        # how long, and in which batches
+        "max_steps": max_steps,
+        "num_train_epochs": 1.0,
+        "per_device_train_batch_size": config.batch_size,
+        "gradient_accumulation_steps": config.grad_accum,
+        "auto_find_batch_size": False,
+        "dataloader_drop_last": False,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": ctx.hardware.device == "cuda",
+        "remove_unused_columns": False,
+        # the optimiser
+        "optim": "adamw_torch",
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.schedule,
+        "warmup_steps": config.warmup_steps,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        # where, and in which precision
+        "use_cpu": ctx.hardware.device == "cpu",
+        "bf16": ctx.hardware.dtype == "bfloat16",
+        "fp16": ctx.hardware.dtype == "float16",
+        "gradient_checkpointing": config.gradient_checkpointing,
+        # what is reported and kept
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "report_to": "none",
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "load_best_model_at_end": False,
+        "push_to_hub": False,
+    }
+
+
+def _check_extra(where: str, name: str, value: Any, defaults: dict[str, Any], owned: dict[str, Any]) -> None:
+    if name in owned or name in OUR_NAMES:
+        raise ConfigError(f"{where}.{name}: is set by Ratchet{_instead(where, name)}")
+    if name not in defaults:
+        allowed = [field for field in defaults if field not in owned and field not in OUR_NAMES]
+        raise ConfigError(unknown_key(name, allowed, where))
+    kind = type(defaults[name])
+    if kind in (bool, int, float) and not (type(value) is kind or (kind is float and type(value) is int)):
+        raise ConfigError(f"{where}.{name}: expected {kind.__name__}, got {value!r}")
+
+
+def _instead(where: str, name: str) -> str:
+    """What to write in place of a field that Ratchet owns, as the end of a sentence."""
+    section = where.removesuffix(".trainer")
+    if name in GLOBAL_NAMES:
+        return f"; use {GLOBAL_NAMES[name]}"
+    ours = OUR_NAMES.get(name, name)
+    fields = {
+        "beta",
+        "temperature",
+        "max_length",
+        *OUR_NAMES.values(),
+        *(field.name for field in dataclasses.fields(TrainingConfig)),
+    }
+    return f"; use {section}.{ours}" if ours in fields else " and cannot be changed"

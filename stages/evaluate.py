@@ -1,0 +1,134 @@
+"""Evaluation: every model of the chain answers the same held-out rows, and the same rewards score the replies.
+
+Models are compared as they would ship: folded, greedy. They are loaded one after the other, and every score is kept
+per row, because the decision that follows is made from pairs of them. The decision itself is not made here.
+"""
+
+import gc
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from conf.schema import EvaluateConfig
+from rewards.scoring import RewardSet
+from stages.contract import ModelRef, StageContext, StageResult
+from stages.fold import load_folded
+from stages.generate import Completion
+from stages.hardware import prepare
+from stages.models import load_tokenizer
+from stages.rows import Row, read_rows
+from stages.samples import answer, expected, write_json_lines
+
+STDERR = "stderr"
+"""Last part of the name of a metric that holds the standard error of another."""
+
+
+def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
+    """Score every model of `ctx.models` on every suite of `ctx.suites`.
+
+    Metrics are `<suite>.<model>`, the mean of the suite's total (the accuracy, where the total is 0 or 1), and
+    `<suite>.<model>.stderr`, the standard error of that mean; `rows.<suite>` is the number of rows.
+
+    Raises:
+        RewardError: A reward fails on a reply.
+    """
+    prepare(ctx.hardware, ctx.seed)
+    models = models_to_compare(ctx.models)
+    rows = {name: read_rows(suite.rows)[: suite.max_rows] for name, suite in ctx.suites.items()}
+    rewards = {name: RewardSet(suite.rewards) for name, suite in ctx.suites.items()}
+    records: list[dict[str, Any]] = []
+    receipts: dict[str, Any] = {}
+    for label, ref in models.items():
+        replies, receipts[label] = _replies(label, ref, rows, cfg, ctx)
+        for suite in ctx.suites:
+            records += _scores(suite, label, rows[suite], replies[suite], rewards[suite])
+    samples = [line for suite in ctx.suites for line in _side_by_side(suite, rows[suite][: cfg.n_samples], records)]
+    kept = {label: receipt for label, receipt in receipts.items() if receipt is not None}
+    (ctx.out_dir / "receipts.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    return StageResult(
+        model=ctx.start,
+        metrics={**summary(records), **{f"rows.{name}": float(len(scored)) for name, scored in rows.items()}},
+        artifacts={
+            "scores": write_json_lines(ctx.out_dir / "scores.jsonl", records),
+            "samples": write_json_lines(ctx.out_dir / "samples.jsonl", samples),
+            "receipts": ctx.out_dir / "receipts.json",
+        },
+    )
+
+
+def models_to_compare(models: Mapping[str, ModelRef]) -> dict[str, ModelRef]:
+    """The models under short labels, each once: the baseline, the chain, further models, the start model.
+
+    A model that was seen already (by identity) keeps its first label. The baseline is called `base` when it is the
+    start model without any adapter.
+    """
+    start = models["start"]
+    ordered: list[tuple[str, ModelRef]] = []
+    if "baseline" in models:
+        baseline = models["baseline"]
+        ordered.append(("base" if baseline.identity == start.base.identity else "baseline", baseline))
+    for prefix in ("chain.", "models."):
+        ordered += [(key.removeprefix(prefix), ref) for key, ref in models.items() if key.startswith(prefix)]
+    ordered.append(("start", start))
+    chosen: dict[str, ModelRef] = {}
+    for label, ref in ordered:
+        if all(ref.identity != other.identity for other in chosen.values()):
+            chosen[label if label not in chosen else f"{label}-{ref.identity[:8]}"] = ref
+    return chosen
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Mean and standard error of the scores by suite and model; one row has no standard error."""
+    groups: dict[str, list[float]] = {}
+    for record in records:
+        groups.setdefault(f"{record['suite']}.{record['model']}", []).append(record["score"])
+    metrics: dict[str, float] = {}
+    for name, scores in groups.items():
+        metrics[name] = statistics.fmean(scores)
+        if len(scores) > 1:
+            metrics[f"{name}.{STDERR}"] = statistics.stdev(scores) / math.sqrt(len(scores))
+    return metrics
+
+
+def _replies(
+    label: str, ref: ModelRef, rows: Mapping[str, list[Row]], cfg: EvaluateConfig, ctx: StageContext
+) -> tuple[dict[str, list[Completion]], Mapping[str, Any] | None]:
+    """One model's greedy replies by suite, and the receipt of its fold."""
+    folded = load_folded(ref, ctx.hardware)
+    tokenizer = load_tokenizer(ref)
+    replies = {}
+    for name, suite in ctx.suites.items():
+        what = f"{name}: {label}"
+        answers = answer(
+            folded.model,
+            tokenizer,
+            ref,
+            rows[name],
+            max_new_tokens=suite.max_new_tokens,
+            batch_size=cfg.batch_size,
+            seed=ctx.seed,
+            progress=lambda done, total, what=what: ctx.progress(what, done, total),  # type: ignore[misc]
+        )
+        replies[name] = [completions[0] for completions in answers]
+    receipt = folded.receipt
+    del folded
+    gc.collect()  # one model in memory at a time
+    return replies, receipt
+
+
+def _scores(
+    suite: str, label: str, rows: Sequence[Row], replies: Sequence[Completion], rewards: RewardSet
+) -> Iterator[dict[str, Any]]:
+    for number, (row, reply) in enumerate(zip(rows, replies, strict=True)):
+        score = rewards.require(row.prompt_text, reply.text, row.reference, row.row)
+        yield {"suite": suite, "row": number, "model": label, "score": score.total, "completion": reply.text}
+
+
+def _side_by_side(suite: str, rows: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    lines = [{"suite": suite, "prompt": row.prompt_text, "reference": expected(row), "replies": {}} for row in rows]
+    for record in records:
+        if record["suite"] == suite and record["row"] < len(lines):
+            lines[record["row"]]["replies"][record["model"]] = record["completion"]
+    return lines

@@ -1,0 +1,136 @@
+"""Batched generation with nothing hidden: greedy, or the model's own distribution at a temperature.
+
+Whatever a checkpoint's generation config suggests (`top_k`, `top_p`, penalties) is overruled here, because rewards,
+preference pairs and evaluations must see the distribution that the loss talks about.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One reply.
+
+    Attributes:
+        text: Decoded without special tokens.
+        tokens: Number of generated tokens, the stop token included.
+        truncated: Whether `max_new_tokens` came before a stop token.
+    """
+
+    text: str
+    tokens: int
+    truncated: bool
+
+
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[list[int]],
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    samples: int = 1,
+    stop_ids: Sequence[int],
+    seed: int,
+    batch_size: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[list[Completion]]:
+    """Answer every prompt `samples` times.
+
+    Prompts of similar length share a batch, so that little is padded; the result is in the order of `prompts`. The
+    caller's random state is left as it was.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer, with a pad token.
+        prompts: Token ids, one list per prompt.
+        max_new_tokens: Longest completion, in tokens.
+        temperature: 0 is greedy; above, exact sampling from softmax(logits / temperature).
+        samples: Completions per prompt.
+        stop_ids: Tokens that end a completion.
+        seed: Seeds the whole call.
+        batch_size: Prompts answered at once.
+        progress: Called after every batch with how many prompts are done, of how many.
+
+    Returns:
+        For every prompt its `samples` completions.
+    """
+    config = _generation_config(tokenizer, max_new_tokens, temperature, samples, stop_ids)
+    completions: list[list[Completion]] = [[] for _ in prompts]
+    was_training = model.training
+    model.eval()
+    done = 0
+    with torch.random.fork_rng(devices=_cuda_devices(model)):
+        torch.manual_seed(seed)
+        for batch in _batches(prompts, batch_size):
+            replies = _generate_batch(model, config, [prompts[index] for index in batch])
+            texts = [read_completion(tokenizer, reply, stop_ids) for reply in replies]
+            for position, index in enumerate(batch):
+                completions[index] = texts[position * samples : (position + 1) * samples]
+            done += len(batch)
+            if progress is not None:
+                progress(done, len(prompts))
+    model.train(was_training)
+    return completions
+
+
+def _generation_config(
+    tokenizer: PreTrainedTokenizerBase,
+    max_new_tokens: int,
+    temperature: float,
+    samples: int,
+    stop_ids: Sequence[int],
+) -> GenerationConfig:
+    """Every setting that shapes the distribution, named: what is left out here would come from the checkpoint."""
+    sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
+    return GenerationConfig(
+        **sampling,
+        top_k=0 if temperature > 0 else None,
+        top_p=1.0 if temperature > 0 else None,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        num_beams=1,
+        # Greedy completions are all alike: one is made and repeated.
+        num_return_sequences=samples if temperature > 0 else 1,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(stop_ids),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _batches(prompts: Sequence[list[int]], batch_size: int) -> Iterator[list[int]]:
+    """Indices of prompts, the longest first: what would run out of memory does so at once."""
+    order = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
+
+
+def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompts: list[list[int]]) -> list[list[int]]:
+    """Token ids after the prompts, padding included."""
+    width = max(len(prompt) for prompt in prompts)
+    padding = [width - len(prompt) for prompt in prompts]
+    ids = [[config.pad_token_id] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]
+    mask = [[0] * pad + [1] * (width - pad) for pad in padding]
+    output = model.generate(
+        input_ids=torch.tensor(ids, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
+        generation_config=config,
+    )
+    replies: list[list[int]] = output[:, width:].tolist()
+    return replies
+
+
+def read_completion(tokenizer: PreTrainedTokenizerBase, ids: list[int], stop_ids: Sequence[int]) -> Completion:
+    """Generated token ids as a reply: what comes before the first stop token, if there is one."""
+    end = next((position for position, token in enumerate(ids) if token in stop_ids), None)
+    kept = ids if end is None else ids[:end]
+    text = tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return Completion(text=text, tokens=len(kept) + (end is not None), truncated=end is None)
+
+
+def _cuda_devices(model: PreTrainedModel) -> list[torch.device]:
+    return [model.device] if model.device.type == "cuda" else []

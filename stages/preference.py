@@ -1,0 +1,159 @@
+"""Preference optimisation: make the better reply of a pair more likely than the worse one.
+
+DPO (Rafailov et al. 2023, arXiv:2305.18290) on TRL's `DPOTrainer`, where the reference model is the folded start
+model: the same weights with the new adapter switched off. ORPO (Hong et al. 2024, arXiv:2403.07691) on TRL's
+experimental `ORPOTrainer`, which needs no reference and adds the likelihood of the chosen sequence.
+
+Both trainers tokenise text in their own ways (a second BOS token, merges across the boundary of prompt and reply), so
+both are given token ids made here: generation prompt, reply, end token.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import trl
+from datasets import Dataset, disable_progress_bars, enable_progress_bars
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+from conf.errors import UserError
+from conf.schema import PreferenceConfig, PreferenceMethod
+from stages.arguments import trl_arguments
+from stages.chat import prompt_ids, reply_ids
+from stages.contract import ModelRef, StageContext, StageResult
+from stages.fold import load_folded
+from stages.hardware import prepare
+from stages.models import load_tokenizer
+from stages.progress import PREFERENCE
+from stages.rows import Row, read_rows
+from stages.sft import IGNORED
+from stages.training import new_adapter, planned_steps, train_and_fold, wrapped_order
+
+Pair = Mapping[str, list[int]]
+"""Token ids of one pair: `prompt_ids`, `chosen_ids`, `rejected_ids`."""
+
+
+class TokenisedDPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
+    """DPO on rows that already are `prompt_ids`, `chosen_ids`, `rejected_ids`."""
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
+        return dataset
+
+
+class TokenisedORPOTrainer(ORPOTrainer):  # type: ignore[misc]
+    """ORPO on rows that already are what its collator expects."""
+
+    def tokenize_row(self, feature: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
+        """Leave the row as it is."""
+        return {}
+
+
+def run_preference(cfg: PreferenceConfig, ctx: StageContext) -> StageResult:
+    """Train a new adapter on the pairs of `ctx.data["train"]`.
+
+    Raises:
+        UserError: A row has no pair, no pair fits into `max_length`, or there are fewer rows than a step takes.
+    """
+    prepare(ctx.hardware, ctx.seed)
+    tokenizer = load_tokenizer(ctx.start)
+    pairs, counts = tokenise(read_rows(ctx.data["train"]), tokenizer, ctx.start, cfg.max_length)
+    trainer = preference_trainer(cfg, ctx, tokenizer, pairs)
+    return train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(pairs), columns=PREFERENCE, metrics=counts)
+
+
+def tokenise(
+    rows: list[Row], tokenizer: PreTrainedTokenizerBase, ref: ModelRef, max_length: int
+) -> tuple[list[Pair], dict[str, float]]:
+    """Rows as token ids, and how many were dropped or cut.
+
+    Replies lose what goes beyond `max_length`; a row whose prompt alone fills it is dropped.
+    """
+    pairs: list[Pair] = []
+    truncated = 0
+    for number, row in enumerate(rows, start=1):
+        if row.chosen is None or row.rejected is None:
+            raise UserError(
+                f"training row {number} has no pair of replies; map `chosen` and `rejected` in its data source, or "
+                "take the rows of a pairs step: data: {from: <step>}"
+            )
+        prompt = prompt_ids(tokenizer, ref.config, row)
+        chosen, rejected = (reply_ids(tokenizer, ref, reply) for reply in (row.chosen, row.rejected))
+        room = max(0, max_length - len(prompt))
+        if room:
+            truncated += max(len(chosen), len(rejected)) > room
+            pairs.append({"prompt_ids": prompt, "chosen_ids": chosen[:room], "rejected_ids": rejected[:room]})
+    if not pairs:
+        raise UserError(f"none of the {len(rows)} training rows leaves room for a reply; max_length is {max_length}")
+    return pairs, {"dropped_rows": len(rows) - len(pairs), "truncated_rows": truncated}
+
+
+def preference_trainer(
+    cfg: PreferenceConfig, ctx: StageContext, tokenizer: PreTrainedTokenizerBase, pairs: list[Pair]
+) -> trl.DPOTrainer | ORPOTrainer:
+    """TRL's trainer for the method, around the folded start model and a new adapter."""
+    steps = planned_steps(cfg, len(pairs), "pairs")
+    order = wrapped_order(len(pairs), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
+    model = load_folded(ctx.start, ctx.hardware).model
+    make = _dpo if cfg.method is PreferenceMethod.dpo else _orpo
+    return make(cfg, ctx, tokenizer, model, [pairs[index] for index in order], steps)
+
+
+def _own(cfg: PreferenceConfig) -> dict[str, Any]:
+    return {
+        "train_sampling_strategy": "sequential",  # the order is ours
+        "beta": cfg.beta,
+        "max_length": cfg.max_length,
+        "disable_dropout": False,  # it would silently switch `lora.dropout` off
+    }
+
+
+def _dpo(
+    cfg: PreferenceConfig,
+    ctx: StageContext,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    pairs: list[Pair],
+    steps: int,
+) -> trl.DPOTrainer:
+    own = {**_own(cfg), "precompute_ref_log_probs": False, "sync_ref_model": False, "padding_free": False}
+    return TokenisedDPOTrainer(
+        model=model,
+        args=trl_arguments(trl.DPOConfig, cfg, ctx, section="preference", max_steps=steps, **own),
+        train_dataset=Dataset.from_list(pairs),
+        processing_class=tokenizer,
+        peft_config=new_adapter(cfg.lora),
+    )
+
+
+def _orpo(
+    cfg: PreferenceConfig,
+    ctx: StageContext,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    pairs: list[Pair],
+    steps: int,
+) -> ORPOTrainer:
+    arguments = trl_arguments(ORPOConfig, cfg, ctx, section="preference", max_steps=steps, **_own(cfg))
+    disable_progress_bars()  # the trainer maps three do-nothing functions over the rows
+    try:
+        return TokenisedORPOTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=Dataset.from_list([orpo_row(pair) for pair in pairs]),
+            processing_class=tokenizer,
+            peft_config=new_adapter(cfg.lora),
+        )
+    finally:
+        enable_progress_bars()
+
+
+def orpo_row(pair: Pair) -> dict[str, list[int]]:
+    """A pair in the form of `ORPOTrainer.tokenize_row`."""
+    prompt = pair["prompt_ids"]
+    row = {"prompt_input_ids": prompt, "prompt_attention_mask": [1] * len(prompt)}
+    for name in ("chosen", "rejected"):
+        reply = pair[f"{name}_ids"]
+        row[f"{name}_input_ids"] = prompt + reply
+        row[f"{name}_attention_mask"] = [1] * (len(prompt) + len(reply))
+        row[f"{name}_labels"] = [IGNORED] * len(prompt) + reply
+    return row

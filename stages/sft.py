@@ -1,0 +1,87 @@
+"""Supervised fine-tuning: raise the likelihood of each row's reply, given its prompt.
+
+TRL's `SFTTrainer` on rows tokenised here, so that the ids are those the model sees at inference: generation prompt,
+reply, end token. The loss is the mean negative log-likelihood over the reply and its end, token by token over the
+whole optimiser step. No packing, no TRL templating.
+"""
+
+from typing import Any
+
+import trl
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from conf.errors import UserError
+from conf.schema import SFTConfig
+from stages.arguments import trl_arguments
+from stages.chat import prompt_ids, reply_ids
+from stages.contract import ModelRef, StageContext, StageResult
+from stages.fold import load_folded
+from stages.hardware import prepare
+from stages.models import load_tokenizer
+from stages.rows import Row, read_rows
+from stages.training import new_adapter, planned_steps, train_and_fold, wrapped_order
+
+IGNORED = -100
+"""Label of a token that the loss leaves out."""
+
+
+def run_sft(cfg: SFTConfig, ctx: StageContext) -> StageResult:
+    """Train a new adapter on the replies of `ctx.data["train"]`.
+
+    Raises:
+        UserError: A row has no reply, no row's reply fits into `max_length`, or there are fewer rows than a step takes.
+    """
+    prepare(ctx.hardware, ctx.seed)
+    tokenizer = load_tokenizer(ctx.start)
+    rows, counts = tokenise(read_rows(ctx.data["train"]), tokenizer, ctx.start, cfg.max_length)
+    trainer = sft_trainer(cfg, ctx, tokenizer, rows)
+    return train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(rows), metrics=counts)
+
+
+def tokenise(
+    rows: list[Row], tokenizer: PreTrainedTokenizerBase, ref: ModelRef, max_length: int
+) -> tuple[list[dict[str, list[int]]], dict[str, float]]:
+    """Rows as `input_ids` and `labels` of equal length, and how many were dropped or cut.
+
+    A row of more than `max_length` tokens loses the end of its reply; one whose prompt alone fills it is dropped.
+    """
+    tokenised = []
+    truncated = 0
+    for number, row in enumerate(rows, start=1):
+        if row.response is None:
+            raise UserError(f"training row {number} has no reply to learn; map one with `response` in its data source")
+        prompt = prompt_ids(tokenizer, ref.config, row)
+        reply = reply_ids(tokenizer, ref, row.response)
+        kept = reply[: max(0, max_length - len(prompt))]
+        if kept:
+            truncated += len(kept) < len(reply)
+            tokenised.append({"input_ids": prompt + kept, "labels": [IGNORED] * len(prompt) + kept})
+    if not tokenised:
+        raise UserError(f"none of the {len(rows)} training rows leaves room for a reply; max_length is {max_length}")
+    return tokenised, {"dropped_rows": len(rows) - len(tokenised), "truncated_rows": truncated}
+
+
+def sft_trainer(
+    cfg: SFTConfig, ctx: StageContext, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, list[int]]]
+) -> trl.SFTTrainer:
+    """TRL's trainer around the folded start model and a new adapter."""
+    steps = planned_steps(cfg, len(rows))
+    order = wrapped_order(len(rows), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
+    own: dict[str, Any] = {
+        "train_sampling_strategy": "sequential",  # the order is ours
+        "max_length": cfg.max_length,
+        "packing": False,
+        "padding_free": False,
+        "shuffle_dataset": False,
+        "assistant_only_loss": False,
+        "completion_only_loss": None,
+        "dataset_kwargs": {"skip_prepare_dataset": True},
+    }
+    return trl.SFTTrainer(
+        model=load_folded(ctx.start, ctx.hardware).model,
+        args=trl_arguments(trl.SFTConfig, cfg, ctx, section="sft", max_steps=steps, **own),
+        train_dataset=Dataset.from_list(rows).select(order),
+        processing_class=tokenizer,
+        peft_config=new_adapter(cfg.lora),
+    )

@@ -1,0 +1,109 @@
+"""The DAG: its order, the gaps that left-out steps leave, and everything that makes it no DAG."""
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.loader import dump
+from conf.pipeline import STAGES, load_pipeline
+from conf.run import check_pins, load_run
+
+FULL = {
+    "evaluate": {"stage": "evaluate", "start": "reinforce", "baseline": "base"},
+    "reinforce": {"stage": "reinforce", "start": "preference", "data": "sums", "reward": "sums"},
+    "sft": {"stage": "sft", "data": "sums"},
+    "pairs": {"stage": "pairs", "start": "sft", "data": "sums", "reward": "sums"},
+    "preference": {"stage": "preference", "start": "sft", "data": {"from": "pairs"}},
+}
+SECTIONS = {name: dump(kind.config()) for name, kind in STAGES.items()}
+
+
+def parse(changes=None):
+    return load_pipeline({**FULL, **(changes or {})}, SECTIONS)
+
+
+def test_steps_come_in_an_order_in_which_each_finds_what_it_needs():
+    assert list(parse()) == ["sft", "pairs", "preference", "reinforce", "evaluate"]
+
+
+def test_a_left_out_step_is_bridged():
+    steps = parse({"preference": {**FULL["preference"], "skip": True}})
+    assert steps["reinforce"].start == "sft"
+    assert "preference" not in steps
+
+
+def test_two_left_out_steps_in_a_row_are_bridged():
+    skipped = {name: {**FULL[name], "skip": True} for name in ("preference", "reinforce")}
+    assert parse(skipped)["evaluate"].start == "sft"
+
+
+def test_branches_and_after_edges():
+    second = {**FULL["reinforce"], "start": "sft", "after": ["reinforce"], "set": {"beta": 0.5}}
+    steps = parse({"second": second, "evaluate": {**FULL["evaluate"], "models": ["second"]}})
+    assert list(steps) == ["sft", "pairs", "preference", "reinforce", "second", "evaluate"]
+
+
+BAD = [
+    ({"sft": {"stage": "stf", "data": "sums"}}, "pipeline.sft.stage: unknown stage 'stf'; known: evaluate,"),
+    ({"sft": {"stage": "sft"}}, "pipeline.sft: a sft step needs 'data'"),
+    ({"sft": {**FULL["sft"], "start": "preference"}}, "wait for each other in a cycle"),
+    ({"sft": {**FULL["sft"], "start": "sft"}}, "wait for each other in a cycle"),
+    ({"sft": {**FULL["sft"], "start": "warmup"}}, "pipeline.sft: there is no step 'warmup'; steps:"),
+    ({"sft": {**FULL["sft"], "strat": "base"}}, "pipeline.sft.strat: unknown key; did you mean 'start'?"),
+    (
+        {"sft": {**FULL["sft"], "data": ["sums"]}},
+        "pipeline.sft.data: expected the name of a data source, or {from: <step>}",
+    ),
+    ({"preference": {**FULL["preference"], "data": {"from": "sft"}}}, "step 'sft' (sft) makes no rows"),
+    ({"pairs": {**FULL["pairs"], "skip": True}}, "takes its rows from 'pairs', which is left out"),
+    ({"reinforce": {**FULL["reinforce"], "set": {"beta": -1}}}, "pipeline.reinforce.set.beta: must be at least 0"),
+    ({"reinforce": {**FULL["reinforce"], "set": {"bta": 1}}}, "did you mean 'beta'?"),
+    ({"base": FULL["sft"]}, "pipeline.base: a step cannot be called that"),
+    ({"warmup": {"skip": True}}, "pipeline.warmup: unknown key"),
+    ({"sft": "sft"}, "pipeline.sft: expected a mapping, got text"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_is_no_pipeline_is_refused_by_name(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        parse(changes)
+    assert message in str(caught.value)
+
+
+def run_config(**pipeline):
+    numeric = {"numeric": {"type": "numeric"}}
+    suite = {"sums": {"data": "sums", "reward": "sums"}}
+    data = {"sums": {"source": "rows.jsonl"}}
+    return load_run({"pipeline": {**FULL, **pipeline}, "reward": {"sums": numeric}, "suite": suite, "data": data})
+
+
+def test_a_step_setting_beats_its_section():
+    config = run_config(reinforce={**FULL["reinforce"], "set": {"beta": 0.5, "lora": {"r": 4}}})
+    settings = config.settings["reinforce"]
+    assert (settings.beta, settings.lora.r, settings.lora.alpha) == (0.5, 4, 32.0)
+
+
+@pytest.mark.parametrize("override", ["reinforce.beta=0.1", "reinforce.lora.r=2", "reinforce.lora={r: 2}"])
+def test_an_override_of_a_pinned_setting_is_refused(override):
+    config = run_config(reinforce={**FULL["reinforce"], "set": {"beta": 0.5, "lora": {"r": 4}}})
+    with pytest.raises(ConfigError, match=r"step 'reinforce' pins this setting; override pipeline.reinforce.set"):
+        check_pins(config, ["experiment=demo", override])
+
+
+def test_other_overrides_are_not():
+    config = run_config(reinforce={**FULL["reinforce"], "set": {"beta": 0.5, "lora": {"r": 4}}})
+    check_pins(config, ["reinforce.lora.alpha=2", "reinforce.group_size=4", "pipeline.reinforce.set.beta=0.1"])
+
+
+def test_names_of_data_rewards_and_suites_must_exist():
+    with pytest.raises(ConfigError, match=r"pipeline.sft.data: no data is named 'nums' \(there are: sums\)"):
+        run_config(sft={"stage": "sft", "data": "nums"})
+    with pytest.raises(ConfigError, match=r"pipeline.reinforce.reward: no reward is named 'other'"):
+        run_config(reinforce={**FULL["reinforce"], "reward": "other"})
+    with pytest.raises(ConfigError, match=r"pipeline.evaluate.suites: no suite is named 'other'"):
+        run_config(evaluate={**FULL["evaluate"], "suites": ["other"]})
+
+
+def test_a_group_file_without_its_package_line_is_recognised():
+    with pytest.raises(ConfigError, match=r"conf/data/NAME.yaml starts with the line '# @package data.NAME'"):
+        load_run({"pipeline": FULL, "data": {"source": "rows.jsonl"}})

@@ -1,0 +1,134 @@
+"""The command line: fast help, clear refusals, exit codes, and every command on a finished run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+
+COMMANDS = ["run", "plan", "preview", "score", "runs", "progress", "generate", "compare", "export"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_and_option_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "-h"])
+    assert stopped.value.code == 0
+    assert "usage: ratchet" in capsys.readouterr().out
+
+
+HEAVY = ("torch", "transformers", "prefect", "mlflow", "datasets", "trl", "peft")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["-h"], ["run", "-h"], ["run", "experiment=smoke", "reinforce.betta=1"], ["plan", "experiment=smoke"]],
+    ids=" ".join,
+)
+def test_help_errors_and_plan_load_nothing_heavy(arguments, tmp_path):
+    code = (
+        "import sys; from flows.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, *arguments, *([f"runs_dir={tmp_path}"] if len(arguments) > 1 else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "HEAVY []", done.stderr
+
+
+BAD = [
+    (["run"], "pipeline: has no steps; choose one, e.g. experiment=demo"),
+    (["run", "experiment=smoke", "reinforce.betta=1"], "reinforce.betta: unknown key; did you mean 'beta'?"),
+    (["plan", "experiment=smoke", "data.arithmetic.source=nowhere.csv"], "nowhere.csv"),
+    (["progress", "latest", "--runs-dir", "{tmp}"], "there is no run in"),
+    (["generate", "nope", "hi", "--runs-dir", "{tmp}"], "nope: no run has that name"),
+    (["export", "nope", "--out", "x", "--runs-dir", "{tmp}"], "nope: no run has that name"),
+    (["compare", "nope", "--runs-dir", "{tmp}"], "nope: no run has that name"),
+    (["score", "--rewards", "nowhere.yaml", "--rows", "rows.jsonl"], "nowhere.yaml: cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(arguments[:3]) for arguments, _ in BAD])
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path, capsys):
+    assert main([item.format(tmp=tmp_path) if "{tmp}" in item else item for item in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ratchet: ") and error.count("\n") == 1
+    assert message in error
+
+
+def test_an_unknown_option_is_refused(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "experiment=smoke", "--nosuch"])
+    assert stopped.value.code == 2
+    assert "--nosuch" in capsys.readouterr().err
+
+
+def test_runs_lists_the_pipeline(smoke, capsys):
+    assert main(["runs", "--runs-dir", str(smoke)]) == 0
+    assert "smoke-" in capsys.readouterr().out
+    assert main(["runs", "--runs-dir", str(smoke), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "smoke"
+
+
+def test_progress_prints_the_rows(smoke, capsys):
+    assert main(["progress", "latest/reinforce", "--runs-dir", str(smoke), "--json"]) == 0
+    assert [row["step"] for row in json.loads(capsys.readouterr().out)] == [1, 2, 3]
+    assert main(["progress", "latest/evaluate", "--runs-dir", str(smoke)]) == 2
+    assert "logged no rows" in capsys.readouterr().err
+
+
+def test_a_run_can_be_named_by_a_prefix_of_its_store_id(smoke, capsys):
+    assert main(["progress", "sft-", "--runs-dir", str(smoke)]) == 0
+    assert "loss" in capsys.readouterr().out
+    assert main(["generate", "p", "hi", "--runs-dir", str(smoke)]) == 2
+    assert "could be any of pairs-" in capsys.readouterr().err
+
+
+def test_generate_answers_with_the_model_its_start_and_the_base(smoke, capsys):
+    prompt = "What is 12 + 34? Reply with just the number."
+    replies = []
+    for option in ([], ["--start"], ["--base"]):
+        assert main(["generate", "latest/sft", prompt, "--runs-dir", str(smoke), "--max-new-tokens", "8", *option]) == 0
+        replies.append(capsys.readouterr().out)
+    assert replies[1] == replies[2]  # sft started from the base
+
+
+def test_compare_puts_steps_side_by_side(smoke, capsys):
+    assert main(["compare", "latest/sft", "latest/reinforce", "--runs-dir", str(smoke), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["stage"] for row in rows] == ["sft", "reinforce"]
+    assert [row["adapters"] for row in rows] == [1, 3]
+    assert all("arithmetic" in row for row in rows)
+    assert main(["compare", "latest", "--runs-dir", str(smoke)]) == 0
+    assert "preference" in capsys.readouterr().out
+
+
+def test_preview_shows_rows_as_the_model_sees_them(smoke, capsys):
+    assert main(["preview", "experiment=smoke", f"runs_dir={smoke}", "--rows", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "Reply with just the number." in shown and "assistant" in shown
+
+
+def test_score_writes_one_object_per_row(tmp_path, capsys):
+    rewards, rows, out = tmp_path / "rewards.yaml", tmp_path / "rows.jsonl", tmp_path / "scores.jsonl"
+    rewards.write_text("numeric: {type: numeric, weight: 1.0}\nlength: {type: length, max_chars: 4, weight: 0.5}\n")
+    rows.write_text('{"completion": "69", "reference": "69"}\n{"completion": "70", "reference": ""}\n')
+    assert main(["score", "--rewards", str(rewards), "--rows", str(rows), "--out", str(out)]) == 0
+    first, second = [json.loads(line) for line in out.read_text().splitlines()]
+    assert first == {"total": 1.5, "rewards": {"numeric": 1.0, "length": 1.0}, "errors": {}}
+    assert second["total"] is None and set(second["errors"]) == {"numeric"}
+
+
+def test_the_packages_are_ours():
+    """A package called `rewards` elsewhere on the path must not shadow ours."""
+    import conf
+    import flows
+    import rewards
+    import stages
+
+    root = Path(__file__).parents[2]
+    assert {Path(str(package.__file__)).parents[1] for package in (conf, flows, rewards, stages)} == {root}

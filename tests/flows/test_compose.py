@@ -1,0 +1,78 @@
+"""Every YAML file of `conf/` is composed and parsed, and Hydra's own errors come out as one clear line."""
+
+from pathlib import Path
+
+import pytest
+
+import conf
+from conf.errors import ConfigError
+from flows.compose import compose_run
+
+CONF = Path(conf.__file__).parent
+
+
+def names(group):
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("experiment", names("experiment"))
+def test_every_experiment_composes(experiment):
+    config = compose_run([f"experiment={experiment}"])
+    assert config.steps
+    assert config.sections.name == experiment
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(group, name) for group in ("model", "data", "reward", "suite") for name in names(group)],
+)
+def test_every_choice_of_every_group_composes(group, name):
+    several = group != "model"
+    everything = [f"{other}=[{','.join(names(other))}]" for other in ("data", "reward", "suite")]
+    config = compose_run(["experiment=smoke", *everything, *([] if several else [f"model={name}"])])
+    chosen = {"data": config.data, "reward": config.rewards, "suite": config.suites}
+    assert not several or name in chosen[group]
+
+
+BAD = [
+    (["reinforce.betta=1"], "reinforce.betta: unknown key; did you mean 'beta'?"),
+    (["reinforce.num_generations=4"], "Ratchet calls this 'group_size'"),
+    (["reinforce.beta=high"], "reinforce.beta: value 'high'"),
+    (["reinforce.beta=-1"], "reinforce.beta: must be at least 0"),
+    (["hardware.device=tpu"], "hardware.device: invalid value 'tpu', expected one of [auto, cpu, cuda, mps]"),
+    (["experiment=demmo"], "experiment: there is no 'experiment/demmo'; available: demo,"),
+    (["model=gpt"], "model: there is no 'model/gpt'; available:"),
+    (["nosuch=1"], "nosuch: unknown key; allowed:"),
+    (["data.arithmetic.rows=1"], "data.arithmetic.rows: is not set, so there is nothing to override"),
+    (["+data.arithmetic.rows=1"], "data.arithmetic.rows: unknown key"),
+    (["~pipeline.warmup"], "pipeline.warmup: unknown key; allowed: evaluate,"),
+    (["~pipeline.pairs"], "takes its rows from 'pairs', which is left out"),
+    (["+pipeline.reinforce.set.beta=1", "reinforce.beta=2"], "step 'reinforce' pins this setting"),
+    (["reward=[exact_number]"], "no reward is named 'arithmetic'"),
+    (["reinforce.beta=="], "reinforce.beta=="),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), BAD, ids=[" ".join(overrides) for overrides, _ in BAD])
+def test_a_bad_override_is_one_clear_line(overrides, message):
+    experiment = [] if overrides[0].startswith("experiment") else ["experiment=smoke"]
+    with pytest.raises(ConfigError) as caught:
+        compose_run([*experiment, *overrides])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_leaving_out_a_step_closes_the_gap():
+    assert compose_run(["experiment=smoke", "~pipeline.preference"]).steps["reinforce"].start == "sft"
+
+
+def test_a_directory_of_ones_own_is_searched_first(tmp_path, monkeypatch):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    experiment = "# @package _global_\ndefaults:\n  - smoke\nname: mine\nseed: 5\n"
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(experiment)
+    monkeypatch.chdir(tmp_path)
+    assert compose_run(["experiment=mine"]).sections.seed == 5
+    monkeypatch.chdir(tmp_path / "conf")
+    assert compose_run(["experiment=mine"], str(tmp_path / "conf")).sections.name == "mine"
+    with pytest.raises(ConfigError, match=r"--config-dir: there is no directory"):
+        compose_run(["experiment=mine"], "nowhere")

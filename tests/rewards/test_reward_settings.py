@@ -1,0 +1,123 @@
+"""What a reward set may say: every mistake is one message that starts with the key it is at."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import conf
+from conf.errors import ConfigError
+from conf.loader import dump
+from conf.rewards import load_rewards
+from rewards.scoring import RewardSet
+
+N = {"type": "numeric"}
+CUSTOM = {"type": "custom", "path": "reward.py"}
+
+MISTAKES: list[tuple[Any, str]] = [
+    ({}, "reward: expected a mapping"),
+    (None, "reward: expected a mapping"),
+    ({"a": "numeric"}, "reward.a: needs a type, one of contains, custom, exact"),
+    ({"a": {"type": "nummeric"}}, "reward.a: needs a type"),
+    ({"a": {"type": ["numeric"]}}, "reward.a: needs a type"),
+    ({"a": {**N, "tolerence": 1}}, "reward.a.tolerence: unknown key; did you mean 'tolerance'?"),
+    ({"a": {**N, "tolerance": -1}}, "reward.a.tolerance: must be at least 0"),
+    ({"a": {**N, "weight": "1"}}, "reward.a.weight: expected a number"),
+    ({"a": {**N, "weight": float("nan")}}, "reward.a.weight: expected a finite number"),
+    ({"a": {**N, "weight": 0}, "b": {**N, "weight": 0.0}}, "reward: every weight is zero"),
+    ({"a b": N}, "reward.a b: a reward cannot be called that"),
+    ({"std": N}, "reward.std: a reward cannot be called that"),
+    ({"1": N, 1: N}, "reward.1: two rewards are called '1'"),
+    ({"a": {**N, "on_error": "score"}}, "reward.a.error_value: goes with on_error: score"),
+    ({"a": {**N, "error_value": 0}}, "reward.a.error_value: goes with on_error: score"),
+    ({"a": {**N, "on_error": "ignore"}}, "reward.a.on_error: expected one of stop, score"),
+    ({"a": {"type": "regex"}}, "reward.a.pattern: is required"),
+    ({"a": {"type": "regex", "pattern": "(a"}}, "reward.a.pattern: '(a' is not a regular expression"),
+    ({"a": {"type": "regex", "pattern": ""}}, "reward.a.pattern: is empty"),
+    ({"a": {"type": "regex", "pattern": "a", "flags": ["i"]}}, "reward.a.flags[0]: expected one of ignorecase"),
+    ({"a": {"type": "regex", "pattern": "a", "mode": "match"}}, "reward.a.mode: expected one of search, fullmatch"),
+    ({"a": {"type": "keyword", "words": []}}, "reward.a.words: needs at least one word"),
+    ({"a": {"type": "keyword", "words": ["a", " "]}}, "reward.a.words: needs at least one word"),
+    ({"a": {"type": "keyword", "words": "please"}}, "reward.a.words: expected a list"),
+    ({"a": {"type": "length"}}, "reward.a.max_chars: is required"),
+    ({"a": {"type": "length", "max_chars": 0}}, "reward.a.max_chars: must be at least 1"),
+    ({"a": {"type": "length", "min_chars": 5, "max_chars": 4}}, "reward.a.min_chars: must be at most max_chars (4)"),
+    ({"a": {"type": "json", "schema": 3}}, "reward.a.schema: expected a JSON Schema"),
+    ({"a": {"type": "json", "schema": {}, "schema_column": "s"}}, "reward.a.schema_column: stands in place"),
+    ({"a": {"type": "json", "keys": ["a", "a"]}}, "reward.a.keys: names a key twice"),
+    ({"a": {"type": "fields", "extra_penalty": -0.1}}, "reward.a.extra_penalty: must be at least 0"),
+    ({"a": {"type": "custom"}}, "reward.a.path: give either"),
+    ({"a": {"type": "custom", "path": "a.py", "function": "a.b"}}, "reward.a.path: give either"),
+    ({"a": {"type": "custom", "function": "polite"}}, "reward.a.function: expected package.module.function"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_mistake_in_settings(values: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_rewards(values)
+    assert str(error.value).startswith(message)
+
+
+SCHEMA_MISTAKES: list[tuple[Any, str]] = [
+    ({"type": "thing"}, "'thing' is not valid"),
+    ({"pattern": "("}, "is not a 'regex'"),
+    ({"$ref": "#"}, "refers to itself without end"),
+    ({"$ref": "https://example.org/schema.json"}, "Unresolvable"),
+    ({"const": yaml.safe_load("2024-01-15")}, "holds what JSON cannot"),
+    ("missing.json", "missing.json: cannot be read"),
+    ("broken.json", "broken.json: is not a valid JSON Schema"),
+    ("list.json", "a JSON Schema is a mapping"),
+]
+
+
+@pytest.mark.parametrize(("schema", "message"), SCHEMA_MISTAKES, ids=[message for _, message in SCHEMA_MISTAKES])
+def test_mistake_in_a_schema(schema: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text('{"type": ', encoding="utf-8")
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    configs = load_rewards({"form": {"type": "json", "schema": schema}})
+    with pytest.raises(ConfigError) as error:
+        RewardSet(configs, tmp_path)
+    assert str(error.value).startswith("reward 'form': schema: ")
+    assert message in str(error.value)
+
+
+CUSTOM_MISTAKES = [
+    (None, "there is no "),
+    ("x = 1", "has no function 'reward'"),
+    ("reward = 1", "has no function 'reward'"),
+    ("import torhc", "cannot be imported: ModuleNotFoundError: No module named 'torhc'"),
+    ("def reward(completion) return 1", "cannot be imported: SyntaxError"),
+    ("x = 1\n1 / 0", "cannot be imported: ZeroDivisionError: division by zero (reward.py, line 2)"),
+    ("def reward(completions, **rest): pass", "asks for 'completions'; it is called by keyword with any of prompt"),
+    ("def reward(completion, /): pass", "asks for 'completion'"),
+    ("async def reward(completion): pass", "is asynchronous"),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), CUSTOM_MISTAKES, ids=[message for _, message in CUSTOM_MISTAKES])
+def test_mistake_in_a_custom_file(source: str | None, message: str, tmp_path: Path) -> None:
+    if source is not None:
+        (tmp_path / "reward.py").write_text(source, encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        RewardSet(load_rewards({"mine": CUSTOM}), tmp_path)
+    assert str(error.value).startswith("reward 'mine': path: ")
+    assert message in str(error.value)
+
+
+def test_settings_survive_being_stored() -> None:
+    values = {
+        "a": {"type": "regex", "pattern": "a", "flags": ["dotall"], "mode": "fullmatch", "weight": -0.5},
+        "b": {"type": "json", "schema": {"type": "object"}, "keys": ["x"]},
+        "c": {"type": "keyword", "words": ["x"], "mode": "none", "on_error": "score", "error_value": -1},
+    }
+    configs = load_rewards(values)
+    assert load_rewards(dump(configs)) == configs
+
+
+@pytest.mark.parametrize("file", sorted((Path(conf.__file__).parent / "reward").glob("*.yaml")), ids=lambda f: f.stem)
+def test_packaged_reward_set(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith(f"# @package reward.{file.stem}\n")
+    RewardSet(load_rewards(yaml.safe_load(text)), file.parent)
