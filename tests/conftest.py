@@ -37,7 +37,9 @@ def smollm2() -> ModelRef:
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[None]:
     """A temporary Prefect server with a database of its own."""
-    import flows  # noqa: F401  (sets Prefect's defaults, which must be there before Prefect is imported)
+    from flows.environment import set_defaults
+
+    set_defaults()  # before Prefect is imported
     from prefect.testing.utilities import prefect_test_harness
 
     with prefect_test_harness(server_startup_timeout=300):
