@@ -28,8 +28,9 @@ STDERR = "stderr"
 def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
     """Score every model of `ctx.models` on every suite of `ctx.suites`.
 
-    Metrics are `<suite>.<model>`, the mean of the suite's total (the accuracy, where the total is 0 or 1), and
-    `<suite>.<model>.stderr`, the standard error of that mean.
+    Metrics are `<suite>.<model>`, the mean of the suite's total (the accuracy, where the total is 0 or 1),
+    `<suite>.<model>.stderr`, the standard error of that mean, and `failed_scores`, how many scores fell back to a
+    reward's `error_value`.
 
     Raises:
         RewardError: A reward fails on a reply.
@@ -49,7 +50,7 @@ def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
     (ctx.out_dir / "receipts.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     return StageResult(
         model=ctx.start,
-        metrics=summary(records),
+        metrics={**summary(records), "failed_scores": float(sum(len(record.get("errors", ())) for record in records))},
         artifacts={
             "scores": write_json_lines(ctx.out_dir / "scores.jsonl", records),
             "samples": write_json_lines(ctx.out_dir / "samples.jsonl", samples),
@@ -97,7 +98,7 @@ def accuracy_table(metrics: Mapping[str, float]) -> list[tuple[str, str, float, 
     return [
         (*_split(name), mean, metrics.get(f"{name}.{STDERR}"))
         for name, mean in metrics.items()
-        if not name.endswith(f".{STDERR}")
+        if "." in name and not name.endswith(f".{STDERR}")
     ]
 
 
@@ -136,8 +137,10 @@ def _scores(
     suite: str, label: str, rows: Sequence[Row], replies: Sequence[Completion], rewards: RewardSet
 ) -> Iterator[dict[str, Any]]:
     for number, (row, reply) in enumerate(zip(rows, replies, strict=True)):
-        score = rewards.require(row.prompt_text, reply.text, row.reference, row.row)
-        yield {"suite": suite, "row": number, "model": label, "score": score.total, "completion": reply.text}
+        where = f"suite {suite}, row {number + 1}, answered by {label}"
+        score = rewards.require(row.prompt_text, reply.text, row.reference, row.row, where)
+        record = {"suite": suite, "row": number, "model": label, "score": score.total, "completion": reply.text}
+        yield {**record, "errors": score.errors} if score.errors else record
 
 
 def _side_by_side(suite: str, rows: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
