@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # we know; the version of TRL is pinned
-from trl.experimental.orpo import ORPOConfig, ORPOTrainer  # noqa: E402
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-from stages.sft import IGNORED  # noqa: E402
+from stages.sft import IGNORED
 
 __all__ = ["ORPOConfig", "Pair", "TokenisedORPOTrainer", "orpo_row"]
 
