@@ -66,7 +66,7 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             output = self.model.generate(
                 input_ids=ids.repeat_interleave(self.num_generations, 0),
                 attention_mask=mask.repeat_interleave(self.num_generations, 0),
-                past_key_values=cache,
+                cache=cache,
                 generation_config=self.generation_config,
             )
         return [_up_to_end(completion, self.eos_token_ids) for completion in output[:, width:].tolist()]
