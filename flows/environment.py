@@ -1,4 +1,4 @@
-"""Defaults for the environment of Prefect and MLflow, set before either is imported. What the user has set stays.
+"""Defaults for the environment of the libraries we run, set before any is imported. What the user has set stays.
 
 Without a server of the user's, Prefect starts a temporary one, which migrates a database on its first start: 20 seconds
 are too few on a slow machine, and its telemetry locks the same SQLite file.
@@ -15,6 +15,7 @@ DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "DO_NOT_TRACK": "1",
+    "TQDM_DISABLE": "1",  # progress is ours to show
 }
 
 
