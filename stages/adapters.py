@@ -17,7 +17,26 @@ from stages.cache import file_sha256, write_atomically
 from stages.contract import FOLD_VERSION, Adapter, ModelRef
 
 LINEAGE_FORMAT = 1
-_WEIGHTS, _CONFIG, _LINEAGE = "adapter_model.safetensors", "adapter_config.json", "lineage.json"
+WEIGHTS_FILE, CONFIG_FILE, LINEAGE_FILE = "adapter_model.safetensors", "adapter_config.json", "lineage.json"
+
+_PLAIN = {
+    "peft_type": "LORA",
+    "bias": "none",
+    "lora_bias": False,
+    "use_dora": False,
+    "use_qalora": False,
+    "modules_to_save": None,
+    "trainable_token_indices": None,
+    "target_parameters": None,
+    "layer_replication": None,
+    "alora_invocation_tokens": None,
+    "arrow_config": None,
+    "kasa_config": None,
+    "monteclora_config": None,
+    "use_bdlora": None,
+    "velora_config": None,
+}
+"""What the fold understands: LoRA whose whole effect is B @ A, scaled, added to a weight."""
 
 
 class FoldError(UserError):
@@ -42,11 +61,11 @@ def save_adapter(model: PeftModel, start: ModelRef, directory: Path) -> Adapter:
             file.replace(directory / file.name)
         shutil.rmtree(directory / name)
     (directory / "README.md").unlink(missing_ok=True)
-    config = json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
+    config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
     loadable = start.config.id if not start.adapters else f"ratchet-folded:{start.identity}"
     config["base_model_name_or_path"] = loadable
-    write_atomically(directory / _CONFIG, _canonical(config))
-    write_atomically(directory / _LINEAGE, json.dumps(lineage(start), indent=2) + "\n")
+    write_atomically(directory / CONFIG_FILE, _canonical(config))
+    write_atomically(directory / LINEAGE_FILE, json.dumps(lineage(start), indent=2) + "\n")
     return read_adapter(directory)
 
 
@@ -68,11 +87,11 @@ def read_adapter(directory: Path) -> Adapter:
     Raises:
         FoldError: It is not there, or not whole.
     """
-    for name in (_WEIGHTS, _CONFIG):
+    for name in (WEIGHTS_FILE, CONFIG_FILE):
         if not (directory / name).is_file():
             raise FoldError(f"the adapter {directory} is missing: there is no {name}")
-    config = json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
-    parts = [file_sha256(directory / _WEIGHTS), _canonical(config)]
+    config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+    parts = [file_sha256(directory / WEIGHTS_FILE), _canonical(config)]
     return Adapter(path=directory, sha256=hashlib.sha256(json.dumps(parts).encode()).hexdigest())
 
 
@@ -85,7 +104,7 @@ def check_lineage(adapter: Adapter, start: ModelRef) -> None:
     found = read_adapter(adapter.path)
     if found.sha256 != adapter.sha256:
         raise FoldError(f"the adapter {adapter.path} has changed: its hash is {found.sha256}, not {adapter.sha256}")
-    path = adapter.path / _LINEAGE
+    path = adapter.path / LINEAGE_FILE
     if not path.is_file():
         raise FoldError(f"the adapter {adapter.path} has no lineage.json: nothing says on which weights it belongs")
     recorded, expected = json.loads(path.read_text(encoding="utf-8")), lineage(start)
@@ -101,10 +120,23 @@ def check_lineage(adapter: Adapter, start: ModelRef) -> None:
         )
 
 
+def check_foldable(adapter: Adapter) -> None:
+    """Check that an adapter is plain LoRA.
+
+    Raises:
+        FoldError: It has parts that do not fold (DoRA, trained biases, fully trained modules, ...); names them.
+    """
+    config = json.loads((adapter.path / CONFIG_FILE).read_text(encoding="utf-8"))
+    for key, plain in _PLAIN.items():
+        value = config.get(key, plain)
+        if value != plain and (value or plain):
+            raise FoldError(f"the adapter {adapter.path} cannot be folded: {key} is {value!r}; only plain LoRA can")
+
+
 def _canonical(config: dict[str, Any]) -> str:
-    config = (
-        {key: sorted(value) if key.endswith("_modules") and value else value for key, value in config.items()}
-        if not isinstance(config.get("target_modules"), str)
-        else config
-    )
-    return json.dumps(config, indent=2, sort_keys=True) + "\n"
+    """JSON that does not depend on the order of sets, which peft writes as it finds it."""
+    ordered = {
+        key: sorted(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else value
+        for key, value in config.items()
+    }
+    return json.dumps(ordered, indent=2, sort_keys=True) + "\n"

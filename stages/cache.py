@@ -4,6 +4,7 @@ Light: the standard library, and `filelock` where something is made. Nothing in 
 deleted is made again, byte for byte.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -62,10 +63,8 @@ def cached_sha256(path: Path) -> str:
         return note.read_text()
     except OSError:
         digest = file_sha256(path)
-    try:
+    with contextlib.suppress(OSError):  # A read-only cache costs time, nothing else.
         write_atomically(note, digest)
-    except OSError:  # A read-only cache costs time, nothing else.
-        pass
     return digest
 
 

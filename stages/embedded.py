@@ -4,8 +4,10 @@ The package holds a quantised GGUF file. It is converted once per machine to pla
 tokenizer. Light until `directory` converts.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
+import io
 import logging
 from pathlib import Path
 
@@ -59,9 +61,13 @@ def _convert(target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from stages.quiet import quiet
+
     _logger.info("converting the embedded model, once per machine (half a minute)")
     source = gguf_path()
-    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    quiet()
+    with contextlib.redirect_stderr(io.StringIO()):  # This one bar of the GGUF reader has no switch.
+        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     # The weights are plain by now, but everything below still says GGUF, and then transformers refuses to save.
     del model.config.quantization_config
     del model.hf_quantizer

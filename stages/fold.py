@@ -1,16 +1,24 @@
-"""The fold: base weights and adapters, in order, become plain weights."""
+"""The fold: base weights and adapters, in order, become plain weights.
 
+Each tensor is accumulated in float32 over all adapters and rounded once, so that a long chain loses no more than a
+short one. Every fold proves itself against the unmerged adapter; the proof is its receipt (`stages.receipt`).
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
+from safetensors import safe_open
 from transformers import PreTrainedModel
 
-from stages.adapters import check_lineage
-from stages.contract import Hardware, ModelRef
-from stages.models import load_base
+from stages.adapters import WEIGHTS_FILE, FoldError, check_foldable, check_lineage
+from stages.contract import Adapter, Hardware, ModelRef
+from stages.models import load_base, load_tokenizer
+from stages.receipt import PROBE, Change, Probe, make_receipt, probe_logits
+from stages.rounding import rounding_noise, stochastic_round
 
 
 @dataclass(frozen=True)
@@ -21,35 +29,129 @@ class Folded:
     receipt: dict[str, Any] | None
 
 
+@torch.no_grad()
 def load_folded(ref: ModelRef, hardware: Hardware) -> Folded:
-    """Load a model and fold its adapters.
+    """Load a model, fold its adapters, and check the result.
+
+    At most one copy of the model is held at a time: the weights before the last adapter are not kept but loaded twice.
 
     Raises:
-        FoldError: The adapters and the base do not belong together, or the result is not what they promise.
+        FoldError: An adapter is missing, has changed, belongs on other weights or cannot be folded; the last adapter
+            changes nothing; or the folded model does not answer like the model with the adapter beside it.
         UserError: The base model cannot be found, reached or used.
+    """
+    check_chain(ref)
+    model = load_base(ref, hardware)
+    if not ref.adapters:
+        return Folded(model, None)
+    ids = load_tokenizer(ref)(PROBE)["input_ids"]
+    *before, last = ref.adapters
+    if before:
+        fold_adapters(attach(model, before), ref)
+    adapted = attach(model, [last])
+    with adapted.disable_adapter():
+        base_logits = probe_logits(adapted, ids)
+    adapter_logits = probe_logits(adapted, ids)
+    if before:
+        del model, adapted
+        adapted = attach(load_base(ref, hardware), ref.adapters)
+    changes = fold_adapters(adapted, ref)
+    folded = adapted.unload()
+    probe = Probe(base=base_logits, adapter=adapter_logits, folded=probe_logits(folded, ids))
+    return Folded(folded, make_receipt(ref, changes, probe))
+
+
+def check_chain(ref: ModelRef) -> None:
+    """Check every adapter of a model against the weights it will be folded on.
+
+    Raises:
+        FoldError: One is missing, has changed, belongs on other weights or cannot be folded.
     """
     start = ref.base
     for adapter in ref.adapters:
         check_lineage(adapter, start)
+        check_foldable(adapter)
         start = start.with_adapter(adapter)
-    model = load_base(ref, hardware)
-    if not ref.adapters:
-        return Folded(model, None)
-    return Folded(_fold(model, ref), {"identity": ref.identity})
 
 
-@torch.no_grad()
-def _fold(model: PreTrainedModel, ref: ModelRef) -> PreTrainedModel:
-    names = [str(index) for index in range(len(ref.adapters))]
-    peft_model = PeftModel.from_pretrained(model, ref.adapters[0].path, adapter_name=names[0])
-    for name, adapter in zip(names[1:], ref.adapters[1:], strict=True):
-        peft_model.load_adapter(adapter.path, adapter_name=name)
-    for module in peft_model.modules():
+def attach(model: PreTrainedModel, adapters: Sequence[Adapter]) -> PeftModel:
+    """Put adapters beside a model through peft, named 0, 1, ...; the first is the active one.
+
+    Raises:
+        FoldError: An adapter does not fit the model.
+    """
+    adapted: Any = None
+    for index, adapter in enumerate(adapters):
+        # Low memory use also means that no adapter is initialised first: that would draw from torch's generator.
+        options = {"adapter_name": str(index), "low_cpu_mem_usage": True}
+        try:
+            if adapted is None:
+                adapted = PeftModel.from_pretrained(model, adapter.path, **options)
+            else:
+                adapted.load_adapter(adapter.path, **options)
+        except (ValueError, RuntimeError, KeyError) as error:
+            raise FoldError(f"the adapter {adapter.path} does not fit the model: {error}") from error
+        _check_complete(adapted, adapter, str(index))
+    return adapted.eval()
+
+
+def _check_complete(adapted: PeftModel, adapter: Adapter, name: str) -> None:
+    with safe_open(adapter.path / WEIGHTS_FILE, "pt") as file:
+        stored = len(file.keys())
+    used = 2 * sum(name in layer.lora_A for _, layer in _lora_layers(adapted))
+    if stored != used:
+        raise FoldError(f"the adapter {adapter.path} does not fit the model: it has {stored} tensors, not {used}")
+
+
+def fold_adapters(adapted: PeftModel, ref: ModelRef) -> list[Change]:
+    """Fold the attached adapters into the weights beneath them, in place.
+
+    Returns:
+        For every adapted tensor, what the last adapter did to it.
+
+    Raises:
+        FoldError: A weight is used by two modules, or becomes infinite or not a number.
+    """
+    names = list(adapted.peft_config)
+    uses = _count_uses(adapted)
+    changes = []
+    for name, layer in _lora_layers(adapted):
+        weight = layer.get_base_layer().weight
+        if uses[weight.data_ptr()] > 1:
+            raise FoldError(f"{name} shares its weight with another module (tied embeddings): do not adapt it")
+        start = fold_tensor(layer, names[:-1], name, ref)
+        folded = fold_tensor(layer, names, name, ref)
+        if not torch.isfinite(folded).all():
+            raise FoldError(f"{name}.weight would hold numbers that {ref.dtype} cannot: infinite or not a number")
+        changes.append(Change.of(f"{name}.weight", start, folded))
+        weight.copy_(folded)
+    return changes
+
+
+def fold_tensor(layer: LoraLayer, adapters: Sequence[str], name: str, ref: ModelRef) -> torch.Tensor:
+    """One weight plus those of the adapters that touch it: summed in float32, rounded once to the weight's own type."""
+    weight = layer.get_base_layer().weight
+    total = weight.detach().float()
+    for adapter in adapters:
+        if adapter in layer.lora_A:
+            total = total + layer.get_delta_weight(adapter).float()
+    if weight.dtype == torch.float32:
+        return total
+    return stochastic_round(total, weight.dtype, rounding_noise(ref.sha256, f"{name}.weight", weight.shape))
+
+
+def _lora_layers(adapted: PeftModel) -> Iterator[tuple[str, LoraLayer]]:
+    """The adapted layers with their names in the plain model."""
+    for name, module in adapted.base_model.model.named_modules():
         if isinstance(module, LoraLayer):
-            weight = module.get_base_layer().weight
-            total = weight.float()
-            for name in names:
-                if name in module.lora_A:
-                    total = total + module.get_delta_weight(name)
-            weight.copy_(total)
-    return peft_model.unload()
+            yield name, module
+
+
+def _count_uses(adapted: PeftModel) -> dict[int, int]:
+    """By memory address, how many modules use a weight."""
+    uses: dict[int, int] = {}
+    for module in adapted.modules():
+        weight = module._parameters.get("weight")
+        if weight is not None:
+            uses[weight.data_ptr()] = uses.get(weight.data_ptr(), 0) + 1
+    return uses

@@ -7,7 +7,6 @@ import ctypes
 import importlib.util
 import os
 import random
-import sys
 import warnings
 from pathlib import Path
 
@@ -60,8 +59,8 @@ def prepare(hardware: Hardware, seed: int) -> None:
 def _check_device(device: str) -> None:
     import torch
 
-    there = {"cpu": lambda: True, "cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-    if not there[device]():
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there[device]:
         raise UserError(
             f"hardware.device: {device} cannot be used: torch {torch.__version__} finds no such device; "
             "set hardware.device=cpu"
@@ -70,7 +69,7 @@ def _check_device(device: str) -> None:
 
 def _cores() -> int:
     """CPU cores this process may use."""
-    if sys.platform == "linux":
+    if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 

@@ -3,7 +3,7 @@
 Ratchet reports long work itself. Only the libraries' own switches are used: nothing is redirected or patched.
 """
 
-from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub.utils.tqdm import disable_progress_bars
 from transformers.utils import logging
 
 

@@ -5,6 +5,7 @@ It speaks printable text of every kind (byte by byte) and has the chat format of
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from stages.cache import make_once
 
@@ -54,7 +55,7 @@ def _make(target: Path) -> None:
         LlamaForCausalLM(config).save_pretrained(target)
 
 
-def _tokenizer():  # type: ignore[no-untyped-def]
+def _tokenizer() -> Any:
     """A byte-level tokenizer without merges: one token per byte, and three special ones."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
