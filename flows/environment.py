@@ -1,4 +1,4 @@
-"""Defaults for the environment of Prefect, MLflow and TRL, set before any is imported. What the user has set stays.
+"""Defaults for the environment of the libraries we run, set before any is imported. What the user has set stays.
 
 Without a server of the user's, Prefect starts a temporary one, which migrates a database on its first start: 20 seconds
 are too few on a slow machine, and its telemetry locks the same SQLite file.
@@ -14,8 +14,8 @@ DEFAULTS = {
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "TRL_EXPERIMENTAL_SILENCE": "1",
     "DO_NOT_TRACK": "1",
+    "TQDM_DISABLE": "1",  # progress is ours to show
 }
 
 

@@ -173,15 +173,15 @@ def _track_result(run: PipelineRun, entry: Entry, result: StageResult, child: st
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Send every library's log records and warnings to a file while a stage runs."""
+    """While a stage runs, every library's log records and warnings go to a file, and nowhere else."""
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
-    root.addHandler(handler)
+    before, root.handlers = root.handlers, [handler]
     logging.captureWarnings(True)
     try:
         yield
     finally:
         logging.captureWarnings(False)
-        root.removeHandler(handler)
+        root.handlers = before
         handler.close()

@@ -6,6 +6,8 @@ owned by Ratchet: the `trainer` mapping of a section may set any other field of 
 """
 
 import dataclasses
+import types
+import typing
 from typing import Any, TypeVar
 
 from transformers import TrainingArguments
@@ -23,6 +25,8 @@ OUR_NAMES = {
     "gradient_accumulation_steps": "grad_accum",
     "num_train_epochs": "epochs",
     "lr_scheduler_type": "schedule",
+    "activation_checkpointing": "gradient_checkpointing",
+    "gradient_checkpointing": "gradient_checkpointing",
     "num_generations": "group_size",
     "max_completion_length": "max_new_tokens",
     "mask_truncated_completions": "mask_truncated",
@@ -59,15 +63,16 @@ def trl_arguments(
             or a value it cannot take.
     """
     arguments = {**_arguments(config, ctx, max_steps, section), **own}
-    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    hints = {field.name: field.type for field in dataclasses.fields(cls)}
     for name, value in config.trainer.items():
-        _check_extra(f"{section}.trainer", name, value, defaults, owned=arguments)
+        _check_extra(f"{section}.trainer", name, value, hints, owned=arguments)
     try:
-        return cls(**arguments, **config.trainer)
+        made: Arguments = cls(**arguments, **config.trainer)
     except (TypeError, ValueError) as error:
         if not config.trainer:
             raise
         raise ConfigError(f"{section}.trainer: {error}") from error
+    return made
 
 
 def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int, section: str) -> dict[str, Any]:
@@ -100,7 +105,7 @@ def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int, sectio
         "use_cpu": ctx.hardware.device == "cpu",
         "bf16": ctx.hardware.dtype == "bfloat16",
         "fp16": ctx.hardware.dtype == "float16",
-        "gradient_checkpointing": config.gradient_checkpointing,
+        "activation_checkpointing": config.gradient_checkpointing,  # the new name; the old one follows it
         # what is reported and kept
         "logging_strategy": "steps",
         "logging_steps": 1,
@@ -114,15 +119,24 @@ def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int, sectio
     }
 
 
-def _check_extra(where: str, name: str, value: Any, defaults: dict[str, Any], owned: dict[str, Any]) -> None:
+def _check_extra(where: str, name: str, value: Any, hints: dict[str, Any], owned: dict[str, Any]) -> None:
     if name in owned or name in OUR_NAMES:
         raise ConfigError(f"{where}.{name}: is set by Ratchet{_instead(where, name)}")
-    if name not in defaults:
-        allowed = [field for field in defaults if field not in owned and field not in OUR_NAMES]
+    if name not in hints:
+        allowed = [field for field in hints if field not in owned and field not in OUR_NAMES]
         raise ConfigError(unknown_key(name, allowed, where))
-    kind = type(defaults[name])
-    if kind in (bool, int, float) and not (type(value) is kind or (kind is float and type(value) is int)):
-        raise ConfigError(f"{where}.{name}: expected {kind.__name__}, got {value!r}")
+    # transformers checks no types, and would for example open a number as a file
+    kinds = _kinds(hints[name])
+    if not any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds):
+        expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ConfigError(f"{where}.{name}: expected {expected}, got {value!r}")
+
+
+def _kinds(hint: Any) -> list[type]:
+    """The plain types that an annotation allows, without their parameters; an enum is written as text."""
+    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    kinds = [typing.get_origin(member) or member for member in members]
+    return [kind for kind in kinds if isinstance(kind, type) and kind.__module__ == "builtins"]
 
 
 def _instead(where: str, name: str) -> str:

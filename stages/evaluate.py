@@ -28,8 +28,9 @@ STDERR = "stderr"
 def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
     """Score every model of `ctx.models` on every suite of `ctx.suites`.
 
-    Metrics are `<suite>.<model>`, the mean of the suite's total (the accuracy, where the total is 0 or 1), and
-    `<suite>.<model>.stderr`, the standard error of that mean; `rows.<suite>` is the number of rows.
+    Metrics are `<suite>.<model>`, the mean of the suite's total (the accuracy, where the total is 0 or 1);
+    `<suite>.<model>.stderr`, the standard error of that mean; `rows.<suite>`, the number of rows; and `failed_scores`,
+    how many scores fell back to a reward's `error_value`.
 
     Raises:
         RewardError: A reward fails on a reply.
@@ -49,7 +50,11 @@ def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
     (ctx.out_dir / "receipts.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     return StageResult(
         model=ctx.start,
-        metrics={**summary(records), **{f"rows.{name}": float(len(scored)) for name, scored in rows.items()}},
+        metrics={
+            **summary(records),
+            **{f"rows.{name}": float(len(scored)) for name, scored in rows.items()},
+            "failed_scores": float(sum(len(record.get("errors", ())) for record in records)),
+        },
         artifacts={
             "scores": write_json_lines(ctx.out_dir / "scores.jsonl", records),
             "samples": write_json_lines(ctx.out_dir / "samples.jsonl", samples),
@@ -122,8 +127,10 @@ def _scores(
     suite: str, label: str, rows: Sequence[Row], replies: Sequence[Completion], rewards: RewardSet
 ) -> Iterator[dict[str, Any]]:
     for number, (row, reply) in enumerate(zip(rows, replies, strict=True)):
-        score = rewards.require(row.prompt_text, reply.text, row.reference, row.row)
-        yield {"suite": suite, "row": number, "model": label, "score": score.total, "completion": reply.text}
+        where = f"suite {suite}, row {number + 1}, answered by {label}"
+        score = rewards.require(row.prompt_text, reply.text, row.reference, row.row, where)
+        record = {"suite": suite, "row": number, "model": label, "score": score.total, "completion": reply.text}
+        yield {**record, "errors": score.errors} if score.errors else record
 
 
 def _side_by_side(suite: str, rows: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ completion i of a group of G with rewards r, and its tokens t up to and with the
 
     A_i  = (r_i - mean(r)) / (std(r) + 1e-4)                  std with G - 1 in the denominator
     kl_t = exp(ref_t - new_t) - (ref_t - new_t) - 1           Schulman's k3; ref: the start model, adapter off
-    loss = mean over i of mean over t of [-A_i * new_t / stop_gradient(new_t) + beta * kl_t]    (ratios of probabilities)
+    loss = mean over i of mean over t of [-A_i * p_t / stop_gradient(p_t) + beta * kl_t]    new_t = log p_t
 
 The batch is sampled from the very weights it updates, so the ratio is exactly 1 and nothing is ever clipped.
 """
@@ -18,6 +18,7 @@ import trl
 from datasets import Dataset
 
 from conf.schema import ReinforceConfig
+from stages import shared_prompts
 from stages.arguments import trl_arguments
 from stages.contract import StageContext
 
@@ -33,20 +34,42 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
     def __init__(self, prompt_ids: Sequence[list[int]], order: Sequence[int], **trainer: Any) -> None:
         self.prompt_ids = prompt_ids
+        # On a GPU, TRL's fused head saves the memory of the logits; checkpointing leaves no keys and values to share.
+        self.shares_prompts = trainer["args"].device.type == "cpu" and not trainer["args"].gradient_checkpointing
         super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
 
     def _tokenize_prompts(self, prompts: list[int]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """Look the prompts up: TRL's own templating cannot be told of every detail of ours."""
         return [self.prompt_ids[index] for index in prompts], None, {}
 
-    def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
-        """Sample without the adapter's dropout, which is for training only."""
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *arguments: Any, **options: Any) -> Any:
+        """Sample one completion per prompt, without the adapter's dropout, which is for training only."""
         was_training = self.model.training
         self.model.eval()
         try:
-            return super()._generate_single_turn(*arguments, **options)
+            if self.shares_prompts:
+                return self._sample(prompt_ids[:: self.num_generations]), None
+            return super()._generate_single_turn(prompt_ids, *arguments, **options)
         finally:
             self.model.train(was_training)
+
+    @torch.no_grad()
+    def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
+        """A group of completions per prompt, each up to and with its end token; a prompt is computed once."""
+        width = max(len(prompt) for prompt in prompts)
+        pad, device = self.generation_config.pad_token_id, self.model.device
+        ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+        with self.accelerator.autocast():
+            cache = shared_prompts.keys_and_values(self.model, ids[:, :-1], mask[:, :-1])
+            cache.batch_repeat_interleave(self.num_generations)
+            output = self.model.generate(
+                input_ids=ids.repeat_interleave(self.num_generations, 0),
+                attention_mask=mask.repeat_interleave(self.num_generations, 0),
+                cache=cache,
+                generation_config=self.generation_config,
+            )
+        return [_up_to_end(completion, self.eos_token_ids) for completion in output[:, width:].tolist()]
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -57,23 +80,27 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         batch_size: int | None = None,
         compute_entropy: bool = False,
         **options: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Log-probabilities of the completions, and their entropies, each (completions, tokens).
-
-        TRL's fused head is made for Triton. Elsewhere it projects the prompt to the vocabulary as well, in float32 and
-        for nothing, which costs more than half of a step of a small model.
-        """
-        if input_ids.device.type in ("cuda", "xpu"):
+    ) -> Any:
+        """Log-probabilities of the completions, and their entropies, each (completions, tokens)."""
+        if not self.shares_prompts:
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **options
             )
-        with self.accelerator.autocast():
-            logits = model(
-                input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=logits_to_keep + 1, use_cache=False
-            ).logits
-        log_probs = (logits[:, :-1].float() / self.temperature).log_softmax(-1)
-        chosen = log_probs.gather(-1, input_ids[:, -logits_to_keep:, None]).squeeze(-1)
-        return chosen, _entropy(log_probs) if compute_entropy else None, None
+        size = batch_size or len(input_ids)
+        log_probs, entropies = [], []
+        for ids, mask in zip(torch.split(input_ids, size), torch.split(attention_mask, size), strict=True):
+            with self.accelerator.autocast():
+                logits = shared_prompts.completion_logits(model, ids, mask, logits_to_keep)
+            distribution = (logits.float() / self.temperature).log_softmax(-1)
+            log_probs.append(distribution.gather(-1, ids[:, -logits_to_keep:, None]).squeeze(-1))
+            if compute_entropy:
+                entropies.append(_entropy(distribution))
+        return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
+
+
+def _up_to_end(ids: list[int], ends: Sequence[int]) -> list[int]:
+    end = next((position for position, token in enumerate(ids) if token in ends), len(ids))
+    return ids[: end + 1]
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from typing import Any
 
 from conf.errors import UserError
 from conf.schema import PairsConfig
-from rewards.scoring import RewardSet
+from rewards.scoring import RewardSet, Score
 from stages.contract import StageContext, StageResult
 from stages.fold import load_folded
 from stages.generate import Completion
@@ -45,11 +45,11 @@ def run_pairs(cfg: PairsConfig, ctx: StageContext) -> StageResult:
     prepare(ctx.hardware, ctx.seed)
     rows = read_rows(ctx.data["train"])[: cfg.max_prompts]
     completions = _sample(rows, cfg, ctx)
-    totals = _score(rows, completions, ctx)
+    scores = _score(rows, completions, ctx)
     pairs = [
         pair
-        for row, texts, values in zip(rows, completions, totals, strict=True)
-        if (pair := best_and_worst(row, texts, values, cfg.min_gap))
+        for row, texts, values in zip(rows, completions, scores, strict=True)
+        if (pair := best_and_worst(row, texts, [score.total for score in values], cfg.min_gap))
     ]
     if not pairs:
         raise UserError(
@@ -58,7 +58,7 @@ def run_pairs(cfg: PairsConfig, ctx: StageContext) -> StageResult:
         )
     return StageResult(
         model=ctx.start,
-        metrics=_metrics(pairs, completions, totals),
+        metrics=_metrics(pairs, completions, scores),
         artifacts={
             "train": write_rows(ctx.out_dir / "train.jsonl", (pair.row for pair in pairs)),
             **_copy_held_out(ctx),
@@ -96,25 +96,30 @@ def _sample(rows: Sequence[Row], cfg: PairsConfig, ctx: StageContext) -> list[li
     )
 
 
-def _score(rows: Sequence[Row], completions: Sequence[Sequence[Completion]], ctx: StageContext) -> list[list[float]]:
+def _score(rows: Sequence[Row], completions: Sequence[Sequence[Completion]], ctx: StageContext) -> list[list[Score]]:
     rewards = RewardSet(ctx.rewards)
     return [
-        [rewards.require(row.prompt_text, text.text, row.reference, row.row).total for text in texts]
-        for row, texts in zip(rows, completions, strict=True)
+        [
+            rewards.require(row.prompt_text, text.text, row.reference, row.row, f"training row {number}")
+            for text in texts
+        ]
+        for number, (row, texts) in enumerate(zip(rows, completions, strict=True), start=1)
     ]
 
 
 def _metrics(
-    pairs: Sequence[Pair], completions: Sequence[Sequence[Completion]], totals: Sequence[Sequence[float]]
+    pairs: Sequence[Pair], completions: Sequence[Sequence[Completion]], scores: Sequence[Sequence[Score]]
 ) -> dict[str, float]:
     texts = [text for group in completions for text in group]
+    flat = [score for group in scores for score in group]
     return {
         "prompts": len(completions),
         "pairs": len(pairs),
         "no_pair": 1 - len(pairs) / len(completions),
         "mean_gap": statistics.fmean(pair.gap for pair in pairs),
-        "mean_reward": statistics.fmean(total for group in totals for total in group),
+        "mean_reward": statistics.fmean(score.total for score in flat),
         "truncated": sum(text.truncated for text in texts) / len(texts),
+        "failed_scores": sum(len(score.errors) for score in flat),
     }
 
 

@@ -8,13 +8,11 @@ Both trainers tokenise text in their own ways (a second BOS token, merges across
 both are given token ids made here: generation prompt, reply, end token.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import trl
 from datasets import Dataset, disable_progress_bars, enable_progress_bars
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+from transformers import PreTrainedTokenizerBase, Trainer
 
 from conf.errors import UserError
 from conf.schema import PreferenceConfig, PreferenceMethod
@@ -24,13 +22,10 @@ from stages.contract import ModelRef, StageContext, StageResult
 from stages.fold import load_folded
 from stages.hardware import prepare
 from stages.models import load_tokenizer
+from stages.orpo import ORPOConfig, Pair, TokenisedORPOTrainer, orpo_row
 from stages.progress import PREFERENCE
 from stages.rows import Row, read_rows
-from stages.sft import IGNORED
 from stages.training import new_adapter, planned_steps, train_and_fold, wrapped_order
-
-Pair = Mapping[str, list[int]]
-"""Token ids of one pair: `prompt_ids`, `chosen_ids`, `rejected_ids`."""
 
 
 class TokenisedDPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
@@ -38,14 +33,6 @@ class TokenisedDPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
 
     def _prepare_dataset(self, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
         return dataset
-
-
-class TokenisedORPOTrainer(ORPOTrainer):  # type: ignore[misc]
-    """ORPO on rows that already are what its collator expects."""
-
-    def tokenize_row(self, feature: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
-        """Leave the row as it is."""
-        return {}
 
 
 def run_preference(cfg: PreferenceConfig, ctx: StageContext) -> StageResult:
@@ -89,13 +76,20 @@ def tokenise(
 
 def preference_trainer(
     cfg: PreferenceConfig, ctx: StageContext, tokenizer: PreTrainedTokenizerBase, pairs: list[Pair]
-) -> trl.DPOTrainer | ORPOTrainer:
+) -> Trainer:
     """TRL's trainer for the method, around the folded start model and a new adapter."""
     steps = planned_steps(cfg, len(pairs), "pairs")
     order = wrapped_order(len(pairs), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
-    model = load_folded(ctx.start, ctx.hardware).model
-    make = _dpo if cfg.method is PreferenceMethod.dpo else _orpo
-    return make(cfg, ctx, tokenizer, model, [pairs[index] for index in order], steps)
+    make = _dpo_trainer if cfg.method is PreferenceMethod.dpo else _orpo_trainer
+    return make(
+        cfg,
+        ctx,
+        [pairs[index] for index in order],
+        steps,
+        model=load_folded(ctx.start, ctx.hardware).model,
+        processing_class=tokenizer,
+        peft_config=new_adapter(cfg.lora),
+    )
 
 
 def _own(cfg: PreferenceConfig) -> dict[str, Any]:
@@ -107,53 +101,17 @@ def _own(cfg: PreferenceConfig) -> dict[str, Any]:
     }
 
 
-def _dpo(
-    cfg: PreferenceConfig,
-    ctx: StageContext,
-    tokenizer: PreTrainedTokenizerBase,
-    model: PreTrainedModel,
-    pairs: list[Pair],
-    steps: int,
-) -> trl.DPOTrainer:
+def _dpo_trainer(cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], steps: int, **shared: Any) -> Trainer:
     own = {**_own(cfg), "precompute_ref_log_probs": False, "sync_ref_model": False, "padding_free": False}
-    return TokenisedDPOTrainer(
-        model=model,
-        args=trl_arguments(trl.DPOConfig, cfg, ctx, section="preference", max_steps=steps, **own),
-        train_dataset=Dataset.from_list(pairs),
-        processing_class=tokenizer,
-        peft_config=new_adapter(cfg.lora),
-    )
+    arguments = trl_arguments(trl.DPOConfig, cfg, ctx, section="preference", max_steps=steps, **own)
+    return TokenisedDPOTrainer(args=arguments, train_dataset=Dataset.from_list(pairs), **shared)
 
 
-def _orpo(
-    cfg: PreferenceConfig,
-    ctx: StageContext,
-    tokenizer: PreTrainedTokenizerBase,
-    model: PreTrainedModel,
-    pairs: list[Pair],
-    steps: int,
-) -> ORPOTrainer:
+def _orpo_trainer(cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], steps: int, **shared: Any) -> Trainer:
     arguments = trl_arguments(ORPOConfig, cfg, ctx, section="preference", max_steps=steps, **_own(cfg))
+    dataset = Dataset.from_list([orpo_row(pair) for pair in pairs])
     disable_progress_bars()  # the trainer maps three do-nothing functions over the rows
     try:
-        return TokenisedORPOTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=Dataset.from_list([orpo_row(pair) for pair in pairs]),
-            processing_class=tokenizer,
-            peft_config=new_adapter(cfg.lora),
-        )
+        return TokenisedORPOTrainer(args=arguments, train_dataset=dataset, **shared)
     finally:
         enable_progress_bars()
-
-
-def orpo_row(pair: Pair) -> dict[str, list[int]]:
-    """A pair in the form of `ORPOTrainer.tokenize_row`."""
-    prompt = pair["prompt_ids"]
-    row = {"prompt_input_ids": prompt, "prompt_attention_mask": [1] * len(prompt)}
-    for name in ("chosen", "rejected"):
-        reply = pair[f"{name}_ids"]
-        row[f"{name}_input_ids"] = prompt + reply
-        row[f"{name}_attention_mask"] = [1] * (len(prompt) + len(reply))
-        row[f"{name}_labels"] = [IGNORED] * len(prompt) + reply
-    return row

@@ -4,7 +4,7 @@ For every prompt a group of completions is sampled from the current model, score
 more or less likely by how each compares with its own group, while a KL penalty holds the model near its start.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -41,7 +41,7 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
     return train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(rows), columns=columns(ctx.rewards))
 
 
-def columns(rewards: Sequence[str]) -> dict[str, str]:
+def columns(rewards: Iterable[str]) -> dict[str, str]:
     """TRL's names of the progress columns of this stage, and ours; `kl` is absent without a KL penalty."""
     ours = ["reward", "reward_std", "completion_len", "truncated", "all_equal", "failed_scores"]
     return {"kl": "kl", **{GROUPS + name: name for name in [*ours, *(f"reward_{name}" for name in rewards)]}}

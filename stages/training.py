@@ -4,7 +4,6 @@ A training stage tokenises its rows, builds a TRL trainer from `trl_arguments` a
 `train_and_fold`. The adapter is made by the trainer right after seeding, so equal seeds give equal adapters.
 """
 
-import gc
 import hashlib
 import json
 import math
@@ -154,7 +153,7 @@ def train_and_fold(
     model = ctx.start.with_adapter(save_adapter(trainer.model, ctx.start, ctx.out_dir / "adapter"))
     _release(trainer)
     receipt = _fold_and_sample(model, tokenizer, config, ctx, initial)
-    last = {name: callback.last[name] for name in ("loss", "step") if name in callback.last}
+    last: dict[str, float] = {name: callback.last[name] for name in ("loss", "step") if name in callback.last}
     return StageResult(
         model=model,
         metrics={**last, "train_rows": float(rows), **(metrics or {})},
@@ -165,10 +164,9 @@ def train_and_fold(
 
 def _release(trainer: Trainer) -> None:
     """Let go of the trained model, so that the folded one takes its place in memory instead of standing beside it."""
-    trainer.accelerator.free_memory()
     trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
     trainer.optimizer = trainer.lr_scheduler = None
-    gc.collect()
+    trainer.accelerator.free_memory()  # lets go of its own references, and collects
 
 
 def _fold_and_sample(

@@ -1,4 +1,7 @@
-"""Fixtures for all tests: the tiny random model, its tokenizer, a CPU with one thread."""
+"""Fixtures for all tests: models, a CPU with one thread, one Prefect server, and one finished smoke run."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +32,25 @@ def tiny(tiny_config: ModelConfig) -> ModelRef:
 def smollm2() -> ModelRef:
     """The real SmolLM2-135M; for tests marked slow."""
     return resolve_model(ModelConfig(), "float32")
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """A temporary Prefect server with a database of its own."""
+    from flows.environment import set_defaults
+
+    set_defaults()  # before Prefect is imported
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=300):
+        yield
+
+
+@pytest.fixture(scope="session")
+def smoke(prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs directory of one finished `ratchet run experiment=smoke`."""
+    from flows.cli import main
+
+    runs_dir = tmp_path_factory.mktemp("smoke") / "runs"
+    assert main(["run", "experiment=smoke", f"runs_dir={runs_dir}", "--debug"]) == 0
+    return runs_dir

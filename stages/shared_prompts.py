@@ -1,0 +1,55 @@
+"""The completions of a group share their prompt: compute it once and let all of them attend to the result.
+
+The result is the same. TRL computes each prompt `group_size` times, for sampling, for the reference and for the
+policy, which is the larger part of a step where prompts are longer than replies.
+"""
+
+import torch
+from transformers import Cache
+
+
+def completion_logits(
+    model: torch.nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor, tokens: int
+) -> torch.Tensor:
+    """Logits that predict the completions, with every distinct prompt computed once for all of its completions.
+
+    The prompts' keys and values are computed first, and each completion attends to those of its prompt; gradients flow
+    through them.
+
+    Args:
+        model: A causal language model.
+        input_ids: Prompts, padded on the left, and completions: (sequences, prompt + completion tokens).
+        attention_mask: Of the same shape.
+        tokens: Length of the completions.
+
+    Returns:
+        (sequences, tokens, vocabulary).
+    """
+    start = input_ids.shape[1] - tokens - 1  # the last token of a prompt predicts the first of its completion
+    prompts = torch.stack([input_ids, attention_mask], -1)[:, :start]
+    distinct, prompt_of = torch.unique(prompts, dim=0, return_inverse=True)
+    cache = keys_and_values(model, *distinct.unbind(-1))
+    cache.batch_select_indices(prompt_of)
+    logits: torch.Tensor = model(
+        input_ids=input_ids[:, start:],
+        attention_mask=attention_mask,
+        position_ids=_positions(attention_mask)[:, start:],
+        past_key_values=cache,
+    ).logits
+    return logits[:, :-1]
+
+
+def keys_and_values(model: torch.nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Cache:
+    """What later tokens attend to: the cache after the given tokens, which may be padded on the left."""
+    output = model(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=_positions(attention_mask),
+        logits_to_keep=1,
+        use_cache=True,
+    )
+    return output.past_key_values
+
+
+def _positions(attention_mask: torch.Tensor) -> torch.Tensor:
+    return (attention_mask.cumsum(-1) - 1).clamp(min=0)

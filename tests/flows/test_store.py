@@ -1,0 +1,101 @@
+"""The store: an entry is only as good as its files, and one process at a time makes it."""
+
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+
+from conf.errors import UserError
+from conf.schema import ModelConfig
+from flows.store import Entry, Store
+from stages.contract import Adapter, ModelRef, StageResult
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path)
+    made.prepare()
+    return made
+
+
+def finished(store: Store, fingerprint: str = "abc") -> Entry:
+    """An entry with one adapter, one artifact and a result."""
+    entry = store.entry("sft", fingerprint)
+    (entry.path / "adapter").mkdir(parents=True)
+    (entry.path / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    (entry.path / "samples.jsonl").write_text("{}\n")
+    adapter = Adapter(path=entry.path / "adapter", sha256="f00")
+    model = ModelRef(config=ModelConfig(id="tiny:random"), sha256="ba5e", adapters=(adapter,))
+    result = StageResult(
+        model=model, metrics={"loss": 0.5}, artifacts={"samples": entry.path / "samples.jsonl"}, receipt={"ok": 1}
+    )
+    entry.write_result(result, 1.0)
+    return entry
+
+
+def test_a_result_comes_back_as_it_was(store):
+    entry = finished(store)
+    result = entry.result()
+    assert result is not None
+    assert result.metrics == {"loss": 0.5} and result.receipt == {"ok": 1} and result.verdict is None
+    assert result.model.adapters == (Adapter(path=entry.path / "adapter", sha256="f00"),)
+    assert result.artifacts == {"samples": entry.path / "samples.jsonl"}
+
+
+@pytest.mark.parametrize("name", ["samples.jsonl", "adapter/adapter_model.safetensors"])
+@pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
+def test_a_damaged_entry_does_not_count(store, name, damage):
+    entry = finished(store)
+    path = entry.path / name
+    content = path.read_bytes()
+    if damage == "delete":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] if damage == "truncate" else bytes([content[0] ^ 1]) + content[1:])
+    assert entry.result() is None
+
+
+def test_half_a_result_does_not_count(store):
+    entry = finished(store)
+    text = (entry.path / "result.json").read_text()
+    (entry.path / "result.json").write_text(text[: len(text) // 2])
+    assert entry.result() is None
+
+
+def test_only_finished_entries_are_found(store):
+    finished(store, "abc1")
+    finished(store, "abd2")
+    store.entry("sft", "abe3").path.mkdir()
+    assert [entry.id for entry in store.find("sft-ab")] == ["sft-abc1", "sft-abd2"]
+
+
+def test_another_format_is_refused(store):
+    (store.root / "FORMAT").write_text("99\n")
+    with pytest.raises(UserError, match="another version of Ratchet"):
+        store.prepare()
+
+
+def _hold(runs_dir: Path, held: multiprocessing.Event, release: multiprocessing.Event) -> None:
+    store = Store(runs_dir)
+    with store.locked(store.entry("sft", "abc"), lambda: None):
+        held.set()
+        release.wait(30)
+
+
+def test_a_second_process_waits_and_says_so(store):
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(store.root.parent, held, release))
+    other.start()
+    assert held.wait(60)
+    said: list[float] = []
+
+    def say() -> None:
+        said.append(time.monotonic())
+        release.set()
+
+    with store.locked(store.entry("sft", "abc"), say):
+        assert len(said) == 1
+    other.join(30)
+    assert other.exitcode == 0
