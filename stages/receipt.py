@@ -14,6 +14,14 @@ from stages.contract import FOLD_VERSION, ModelRef
 
 PROBE = "Question: What is 17 + 25? Name one city, one colour and one animal. Answer:"
 
+LOGITS_TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-6, "float16": 2.0**-9}
+"""Relative error of logits that comes from the number type alone: two steps of a 16-bit type, and for float32 what
+another order of its sums costs (1e-6 to 2e-6 seen)."""
+
+KEPT_TOLERANCE = 0.1
+"""How far the share of the update that the weights show may be from 1. (Seen for right folds of a small update: within
+0.001; rounding to nearest kept 0.7.)"""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -22,16 +30,23 @@ class Change:
     Attributes:
         name: The tensor.
         relative: Frobenius norm of the change over that of the weights before; 0 when no element changed.
+        aligned: Inner product of the change with the adapter's update.
+        expected: Inner product of the update with itself: what `aligned` is when the change is the update.
     """
 
     name: str
     relative: float
+    aligned: float
+    expected: float
 
     @classmethod
-    def of(cls, name: str, before: torch.Tensor, after: torch.Tensor) -> "Change":
-        """Compare two states of a tensor."""
-        difference = torch.linalg.vector_norm(after.float() - before.float())
-        return cls(name, float(difference / torch.linalg.vector_norm(before.float()).clamp_min(1e-30)))
+    def of(cls, name: str, before: torch.Tensor, after: torch.Tensor, update: torch.Tensor) -> "Change":
+        """Compare two states of a tensor, and with the update that was to lead from one to the other."""
+        before = before.float()
+        change = after.float() - before
+        relative = torch.linalg.vector_norm(change) / torch.linalg.vector_norm(before).clamp_min(1e-30)
+        aligned, expected = (change * update).sum(dtype=torch.float64), (update * update).sum(dtype=torch.float64)
+        return cls(name, float(relative), float(aligned), float(expected))
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,10 @@ class Probe:
         """Share of the adapter's effect that the folded model shows: the slope of folded - base over adapter - base."""
         effect = (self.adapter - self.base).flatten().double()
         return float((self.folded - self.base).flatten().double() @ effect / (effect @ effect).clamp_min(1e-300))
+
+    def allowed(self, dtype: str) -> float:
+        """Largest gap of a right fold: a tenth of the effect, or what the number type costs, whichever is more."""
+        return max(self.effect / 10, LOGITS_TOLERANCE[dtype] * float(self.adapter.abs().max()))
 
 
 @torch.no_grad()
@@ -101,13 +120,52 @@ def in_float32(model: nn.Module) -> Iterator[None]:
 
 
 def make_receipt(ref: ModelRef, changes: Sequence[Change], probe: Probe) -> dict[str, Any]:
-    """TODO."""
+    """Check a fold and write down what it proves, as plain JSON.
+
+    Two checks that fail in different ways. *Logits*: the folded model must answer like the one with the adapter beside
+    it, to a tenth of the adapter's effect, or to what the number type costs where that is more (a 16-bit fold of a
+    tiny update cannot do better). *Weights*: over all adapted tensors together, the change must show the update
+    once, neither lost in rounding nor doubled; this holds for updates of any size, because rounding errors average
+    out over millions of weights.
+
+    Args:
+        ref: The folded model.
+        changes: What the last adapter did to every adapted tensor.
+        probe: Logits before, with the adapter beside, and after.
+
+    Raises:
+        FoldError: The last adapter changed nothing, or one of the checks fails.
+    """
+    path = ref.adapters[-1].path
+    changed = [change for change in changes if change.relative > 0]
+    if not changed:
+        raise FoldError(f"the adapter {path} changes nothing: none of its {len(changes)} tensors differ after it")
+    kept = sum(change.aligned for change in changes) / sum(change.expected for change in changes)
+    if not abs(kept - 1) <= KEPT_TOLERANCE:
+        raise FoldError(f"the fold of {path} lost its update: the weights show {kept:.0%} of it in {ref.dtype}")
+    allowed = probe.allowed(ref.dtype)
+    if not probe.gap <= allowed:  # also when it is not a number
+        raise FoldError(
+            f"the fold of {path} does not answer like the adapter: on the probe the largest logit difference is "
+            f"{probe.gap:.3g} ({allowed:.3g} allowed, the adapter's own effect is {probe.effect:.3g})"
+        )
     return {
-        "effect": probe.effect,
-        "gap": probe.gap,
-        "kept": probe.kept,
-        "scale": float(probe.adapter.abs().max()),
-        "changed": sum(c.relative > 0 for c in changes),
-        "max": max(c.relative for c in changes),
-        "mean": statistics.mean(c.relative for c in changes),
+        "identity": ref.identity,
+        "base": ref.sha256,
+        "adapters": [adapter.sha256 for adapter in ref.adapters],
+        "dtype": ref.dtype,
+        "fold_version": FOLD_VERSION,
+        "tensors": {
+            "adapted": len(changes),
+            "changed": len(changed),
+            "largest_relative_change": max(change.relative for change in changed),
+            "mean_relative_change": statistics.fmean(change.relative for change in changes),
+            "update_kept": kept,
+        },
+        "logits": {
+            "folded_vs_adapter": probe.gap,
+            "adapter_vs_base": probe.effect,
+            "allowed": allowed,
+            "effect_kept": probe.kept,
+        },
     }
