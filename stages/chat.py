@@ -17,7 +17,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, row: Row
     Raises:
         UserError: The model has no chat template, or it refuses the conversation.
     """
-    ids = _apply(tokenizer, config, row, tokenize=True, return_dict=False)
+    ids = render(tokenizer, config, row.conversation, add_generation_prompt=True, return_dict=False)
     return [int(token_id) for token_id in ids]
 
 
@@ -27,7 +27,7 @@ def prompt_string(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, row: 
     Raises:
         UserError: The model has no chat template, or it refuses the conversation.
     """
-    return str(_apply(tokenizer, config, row, tokenize=False))
+    return str(render(tokenizer, config, row.conversation, add_generation_prompt=True, tokenize=False))
 
 
 def reply_ids(tokenizer: PreTrainedTokenizerBase, ref: ModelRef, reply: str) -> list[int]:
@@ -35,11 +35,17 @@ def reply_ids(tokenizer: PreTrainedTokenizerBase, ref: ModelRef, reply: str) -> 
     return [*tokenizer(reply, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
 
 
-def _apply(tokenizer: PreTrainedTokenizerBase, config: ModelConfig, row: Row, **options: Any) -> Any:
+def render(
+    tokenizer: PreTrainedTokenizerBase, config: ModelConfig, conversation: list[dict[str, str]], **options: Any
+) -> Any:
+    """A conversation in the model's chat format; `options` go to `apply_chat_template`.
+
+    Raises:
+        UserError: The model has no chat template, or it refuses the conversation.
+    """
     if tokenizer.chat_template is None:
         raise UserError(f"model.chat_template: {config.id} has no chat template of its own; set one")
-    settings = {**config.chat_template_kwargs, **options}
     try:
-        return tokenizer.apply_chat_template(row.conversation, add_generation_prompt=True, **settings)
+        return tokenizer.apply_chat_template(conversation, **{**config.chat_template_kwargs, **options})
     except jinja2.TemplateError as error:
         raise UserError(f"model.chat_template: the template of {config.id} refuses a conversation: {error}") from error

@@ -47,7 +47,9 @@ def load_folded(ref: ModelRef, hardware: Hardware) -> Folded:
     ids = load_tokenizer(ref)(PROBE)["input_ids"]
     *before, last = ref.adapters
     if before:
-        fold_adapters(attach(model, before), ref)
+        adapted = attach(model, before)
+        fold_adapters(adapted, ref)
+        model = detach(adapted)
     adapted = attach(model, [last])
     with adapted.disable_adapter():
         base_logits = probe_logits(adapted, ids)
@@ -56,7 +58,7 @@ def load_folded(ref: ModelRef, hardware: Hardware) -> Folded:
         del model, adapted
         adapted = attach(load_base(ref, hardware), ref.adapters)
     changes = fold_adapters(adapted, ref)
-    folded = adapted.unload()
+    folded = detach(adapted)
     probe = Probe(base=base_logits, adapter=adapter_logits, folded=probe_logits(folded, ids))
     return Folded(folded, make_receipt(ref, changes, probe))
 
@@ -95,6 +97,14 @@ def attach(model: PreTrainedModel, adapters: Sequence[Adapter]) -> PeftModel:
     return adapted.eval()
 
 
+def detach(adapted: PeftModel) -> PreTrainedModel:
+    """The model beneath its adapters, without any trace of them: peft would count them with the next stage's own."""
+    model: PreTrainedModel = adapted.unload()
+    if hasattr(model, "peft_config"):
+        del model.peft_config
+    return model
+
+
 def _check_complete(adapted: PeftModel, adapter: Adapter, name: str) -> None:
     with safe_open(adapter.path / WEIGHTS_FILE, "pt") as file:
         stored = len(file.keys())
@@ -130,8 +140,8 @@ def fold_adapters(adapted: PeftModel, ref: ModelRef) -> list[Change]:
 
 def fold_tensor(layer: LoraLayer, adapters: Sequence[str], name: str, ref: ModelRef) -> torch.Tensor:
     """One weight plus those of the adapters that touch it: summed in float32, rounded once to the weight's own type."""
-    weight = layer.get_base_layer().weight
-    total = weight.detach().float()
+    weight: torch.Tensor = layer.get_base_layer().weight
+    total: torch.Tensor = weight.detach().float()
     for adapter in adapters:
         if adapter in layer.lora_A:
             total = total + layer.get_delta_weight(adapter).float()

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from conf.errors import UserError
+from stages.chat import render
 from stages.contract import Hardware, ModelRef
 from stages.identity import model_directory
 from stages.quiet import quiet
@@ -104,10 +105,11 @@ def _end_of_turn(ref: ModelRef, tokenizer: PreTrainedTokenizerBase) -> int:
     stops = stop_token_ids(ref, tokenizer)
     if not stops:
         raise UserError(f"model.stop_tokens: {ref.config.id} has no end token; name one")
-    if tokenizer.chat_template is None:
-        return stops[0]
     conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    ids = tokenizer.apply_chat_template(conversation, return_dict=False, **ref.config.chat_template_kwargs)
+    try:
+        ids = render(tokenizer, ref.config, conversation, return_dict=False)
+    except UserError:  # Reported by whoever needs a prompt; folding and exporting do not.
+        return stops[0]
     return next((token_id for token_id in reversed(ids) if token_id in stops), stops[0])
 
 

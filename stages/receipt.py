@@ -14,6 +14,9 @@ from stages.contract import FOLD_VERSION, ModelRef
 
 PROBE = "Question: What is 17 + 25? Name one city, one colour and one animal. Answer:"
 
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8, "float16": 2**-11}
+"""Relative error of logits that comes from the number type alone: in 16 bits half a step of the weights."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -64,6 +67,14 @@ class Probe:
         effect = (self.adapter - self.base).flatten().double()
         return float((self.folded - self.base).flatten().double() @ effect / (effect @ effect).clamp_min(1e-300))
 
+    def allowed(self, dtype: str) -> float:
+        """Largest gap of a right fold: a tenth of the effect, or the rounding of logits of this size and type."""
+        return max(self.effect / 10, TOLERANCE[dtype] * float(self.adapter.abs().max()))
+
+    def shows_effect(self, dtype: str) -> bool:
+        """Whether a 16-bit fold, whose rounding hides small effects in single logits, keeps the effect on the whole."""
+        return dtype != "float32" and abs(self.kept - 1) <= 0.5
+
 
 @torch.no_grad()
 def probe_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
@@ -101,13 +112,42 @@ def in_float32(model: nn.Module) -> Iterator[None]:
 
 
 def make_receipt(ref: ModelRef, changes: Sequence[Change], probe: Probe) -> dict[str, Any]:
-    """TODO."""
+    """Check a fold and write down what it proves, as plain JSON.
+
+    In float32 the folded logits may differ from the unmerged adapter's by a tenth of the adapter's effect, or by what
+    float32 arithmetic itself costs, whichever is more: an adapter whose effect is below that noise cannot be judged by
+    its logits, and has its changed tensors as proof. In 16 bits, rounding the weights moves single logits by more than
+    a small update does, so there the fold must show the effect as a whole: the slope of (folded - base) over
+    (adapter - base) is 1 for a right fold, and near 0 for a lost one.
+
+    Raises:
+        FoldError: The last adapter changed nothing, or the folded model does not answer like the one with the adapter
+            beside it.
+    """
+    changed = [change for change in changes if change.relative > 0]
+    last = ref.adapters[-1]
+    if not changed:
+        raise FoldError(f"the adapter {last.path} changes nothing: none of its {len(changes)} tensors differ after it")
+    if probe.gap > probe.allowed(ref.dtype) and not probe.shows_effect(ref.dtype):
+        raise FoldError(
+            f"the fold of {last.path} does not answer like the adapter: on the probe the largest logit difference is "
+            f"{probe.gap:.3g} ({probe.allowed(ref.dtype):.3g} allowed), with {probe.kept:.0%} of the adapter's effect"
+        )
     return {
-        "effect": probe.effect,
-        "gap": probe.gap,
-        "kept": probe.kept,
-        "scale": float(probe.adapter.abs().max()),
-        "changed": sum(c.relative > 0 for c in changes),
-        "max": max(c.relative for c in changes),
-        "mean": statistics.mean(c.relative for c in changes),
+        "identity": ref.identity,
+        "base": ref.sha256,
+        "adapters": [adapter.sha256 for adapter in ref.adapters],
+        "dtype": ref.dtype,
+        "fold_version": FOLD_VERSION,
+        "tensors": {
+            "adapted": len(changes),
+            "changed": len(changed),
+            "largest_relative_change": max(change.relative for change in changed),
+            "mean_relative_change": statistics.fmean(change.relative for change in changes),
+        },
+        "logits": {
+            "folded_vs_adapter": probe.gap,
+            "adapter_vs_base": probe.effect,
+            "effect_kept": probe.kept,
+        },
     }
