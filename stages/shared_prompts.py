@@ -34,7 +34,7 @@ def completion_logits(
         input_ids=input_ids[:, start:],
         attention_mask=attention_mask,
         position_ids=_positions(attention_mask)[:, start:],
-        past_key_values=cache,
+        cache=cache,
     ).logits
     return logits[:, :-1]
 
