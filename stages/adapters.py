@@ -66,6 +66,7 @@ def save_adapter(model: PeftModel, start: ModelRef, directory: Path) -> Adapter:
     config["base_model_name_or_path"] = loadable
     write_atomically(directory / CONFIG_FILE, _canonical(config))
     write_atomically(directory / LINEAGE_FILE, json.dumps(lineage(start), indent=2) + "\n")
+    shutil.copymode(directory / LINEAGE_FILE, directory / WEIGHTS_FILE)  # Written for its owner only.
     return read_adapter(directory)
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +39,8 @@ def make_once(name: str, make: Callable[[Path], None]) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):
         if not target.is_dir():
-            draft = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=target.parent))
+            draft = draft_name(target)
+            draft.mkdir()
             try:
                 make(draft)
                 draft.rename(target)
@@ -71,6 +72,11 @@ def cached_sha256(path: Path) -> str:
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    Path(file.name).replace(path)
+    draft = draft_name(path)
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def draft_name(path: Path) -> Path:
+    """A free name beside a path, to write to and then rename; what `tempfile` makes only its owner can read."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")

@@ -1,10 +1,10 @@
 """Export: the folded model as plain files that load with transformers and nothing else."""
 
 import shutil
-import tempfile
 from pathlib import Path
 
 from conf.errors import UserError
+from stages.cache import draft_name
 from stages.contract import Hardware, ModelRef
 from stages.fold import load_folded
 from stages.models import original_tokenizer
@@ -26,12 +26,14 @@ def export(ref: ModelRef, hardware: Hardware, out: Path) -> Path:
         raise UserError(f"--out: {out} is there already and not an empty directory")
     folded = load_folded(ref, hardware)
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
+    draft = draft_name(out.absolute())
+    draft.mkdir()
     try:
         folded.model.config._name_or_path = ref.config.id
         folded.model.save_pretrained(draft)
         original_tokenizer(ref).save_pretrained(draft)
-        draft.chmod(0o755)
+        for file in draft.glob("*.safetensors"):  # Written for their owner only, unlike all others.
+            shutil.copymode(draft / "config.json", file)
         draft.replace(out)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -4,6 +4,7 @@ Each tensor is accumulated in float32 over all adapters and rounded once, so tha
 short one. Every fold proves itself against the unmerged adapter; the proof is its receipt (`stages.receipt`).
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,17 +85,27 @@ def attach(model: PreTrainedModel, adapters: Sequence[Adapter]) -> PeftModel:
     """
     adapted: Any = None
     for index, adapter in enumerate(adapters):
-        # Low memory use also means that no adapter is initialised first: that would draw from torch's generator.
-        options = {"adapter_name": str(index), "low_cpu_mem_usage": True}
         try:
-            if adapted is None:
-                adapted = PeftModel.from_pretrained(model, adapter.path, **options)
-            else:
-                adapted.load_adapter(adapter.path, **options)
+            adapted = _attach_one(adapted or model, adapter, str(index))
         except (ValueError, RuntimeError, KeyError) as error:
             raise FoldError(f"the adapter {adapter.path} does not fit the model: {error}") from error
         _check_complete(adapted, adapter, str(index))
     return adapted.eval()
+
+
+def _attach_one(model: Any, adapter: Adapter, name: str) -> PeftModel:
+    """Put one more adapter beside a model, in float32, whatever the type of the model.
+
+    peft first makes a random adapter, then loads over it. Its `low_cpu_mem_usage` would avoid that, but rounds the
+    loaded weights to the type of the model; so torch's generator is kept from moving instead.
+    """
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # What peft only warns of, we refuse.
+        if isinstance(model, PeftModel):
+            model.load_adapter(adapter.path, adapter_name=name)
+            return model
+        return PeftModel.from_pretrained(model, adapter.path, adapter_name=name)
 
 
 def detach(adapted: PeftModel) -> PreTrainedModel:
@@ -108,7 +119,7 @@ def detach(adapted: PeftModel) -> PreTrainedModel:
 def _check_complete(adapted: PeftModel, adapter: Adapter, name: str) -> None:
     with safe_open(adapter.path / WEIGHTS_FILE, "pt") as file:
         stored = len(file.keys())
-    used = 2 * sum(name in layer.lora_A for _, layer in _lora_layers(adapted))
+    used = 2 * sum(_has(layer, name) for _, layer in _lora_layers(adapted))
     if stored != used:
         raise FoldError(f"the adapter {adapter.path} does not fit the model: it has {stored} tensors, not {used}")
 
@@ -122,32 +133,55 @@ def fold_adapters(adapted: PeftModel, ref: ModelRef) -> list[Change]:
     Raises:
         FoldError: A weight is used by two modules, or becomes infinite or not a number.
     """
-    names = list(adapted.peft_config)
     uses = _count_uses(adapted)
     changes = []
     for name, layer in _lora_layers(adapted):
-        weight = layer.get_base_layer().weight
-        if uses[weight.data_ptr()] > 1:
+        if uses[layer.get_base_layer().weight.data_ptr()] > 1:
             raise FoldError(f"{name} shares its weight with another module (tied embeddings): do not adapt it")
-        start = fold_tensor(layer, names[:-1], name, ref)
-        folded = fold_tensor(layer, names, name, ref)
-        if not torch.isfinite(folded).all():
-            raise FoldError(f"{name}.weight would hold numbers that {ref.dtype} cannot: infinite or not a number")
-        changes.append(Change.of(f"{name}.weight", start, folded))
-        weight.copy_(folded)
+        changes.append(fold_layer(layer, list(adapted.peft_config), f"{name}.weight", ref))
     return changes
 
 
-def fold_tensor(layer: LoraLayer, adapters: Sequence[str], name: str, ref: ModelRef) -> torch.Tensor:
-    """One weight plus those of the adapters that touch it: summed in float32, rounded once to the weight's own type."""
+def fold_layer(layer: LoraLayer, adapters: Sequence[str], name: str, ref: ModelRef) -> Change:
+    """Fold one weight in place: the sum over all adapters in float32, rounded once to the weight's own type.
+
+    Args:
+        layer: The adapted layer.
+        adapters: Names of the attached adapters, in order.
+        name: The tensor's name in the plain model.
+        ref: The model that is folded.
+
+    Raises:
+        FoldError: The result is infinite or not a number.
+    """
     weight: torch.Tensor = layer.get_base_layer().weight
-    total: torch.Tensor = weight.detach().float()
-    for adapter in adapters:
-        if adapter in layer.lora_A:
-            total = total + layer.get_delta_weight(adapter).float()
-    if weight.dtype == torch.float32:
-        return total
-    return stochastic_round(total, weight.dtype, rounding_noise(ref.sha256, f"{name}.weight", weight.shape))
+    noise = None if weight.dtype == torch.float32 else rounding_noise(ref.sha256, name, weight.shape)
+    before = weight.detach().float()
+    for adapter in adapters[:-1]:
+        before = before + adapter_delta(layer, adapter)
+    update = adapter_delta(layer, adapters[-1])
+    folded = _round(before + update, weight.dtype, noise)
+    if not torch.isfinite(folded).all():
+        raise FoldError(f"{name} would hold numbers that {ref.dtype} cannot: infinite or not a number")
+    change = Change.of(name, _round(before, weight.dtype, noise), folded, update)
+    weight.copy_(folded)
+    return change
+
+
+def adapter_delta(layer: LoraLayer, adapter: str) -> torch.Tensor:
+    """What an adapter adds to a layer's weight, in float32: scaled B @ A as peft has it, or zero where it is absent."""
+    if not _has(layer, adapter):
+        return torch.zeros((), device=layer.get_base_layer().weight.device)
+    delta: torch.Tensor = layer.get_delta_weight(adapter).float()
+    return delta
+
+
+def _round(values: torch.Tensor, dtype: torch.dtype, noise: torch.Tensor | None) -> torch.Tensor:
+    return values if noise is None else stochastic_round(values, dtype, noise)
+
+
+def _has(layer: LoraLayer, adapter: str) -> bool:
+    return adapter in layer.lora_A or adapter in layer.lora_embedding_A
 
 
 def _lora_layers(adapted: PeftModel) -> Iterator[tuple[str, LoraLayer]]:

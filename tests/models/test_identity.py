@@ -119,7 +119,9 @@ def test_what_the_hub_refuses(fake_hub: None, model_id: str, revision: str | Non
         resolve_model(ModelConfig(id=model_id, revision=revision), "float32")
 
 
-def test_a_hub_that_cannot_be_reached_is_one_line_with_an_offer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hub_that_cannot_be_reached_is_one_line_with_an_offer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UserError) as caught:
