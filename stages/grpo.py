@@ -35,7 +35,12 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     def __init__(self, prompt_ids: Sequence[list[int]], order: Sequence[int], **trainer: Any) -> None:
         self.prompt_ids = prompt_ids
         # On a GPU, TRL's fused head saves the memory of the logits; checkpointing leaves no keys and values to share.
-        self.shares_prompts = trainer["args"].device.type == "cpu" and not trainer["args"].gradient_checkpointing
+        arguments = trainer["args"]
+        self.shares_prompts = (
+            arguments.device.type == "cpu"
+            and not arguments.gradient_checkpointing
+            and shared_prompts.supports(trainer["model"].config)
+        )
         super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
 
     def _tokenize_prompts(self, prompts: list[int]) -> tuple[list[list[int]], None, dict[str, Any]]:

@@ -5,7 +5,14 @@ policy, which is the larger part of a step where prompts are longer than replies
 """
 
 import torch
-from transformers import Cache
+from transformers import Cache, DynamicCache, PretrainedConfig
+from transformers.cache_utils import DynamicLayer
+
+
+def supports(config: PretrainedConfig) -> bool:
+    """Whether every layer of a model keeps the keys and values of all tokens: no sliding windows, no other states."""
+    layers = DynamicCache(config=config.get_text_config(decoder=True)).layers
+    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
 
 def completion_logits(

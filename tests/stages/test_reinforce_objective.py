@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from transformers import GenerationConfig, TrainerCallback
 
 from conf.rewards import load_rewards
-from conf.schema import ModelConfig, ReinforceConfig
+from conf.schema import LoraConfig, ModelConfig, ReinforceConfig
 from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef, StageContext
 from stages.grpo import OnPolicyTrainer
@@ -203,6 +203,8 @@ def test_samples_follow_the_models_own_distribution(make_trainer: MakeTrainer, s
     cfg = ReinforceConfig(batch_size=1, group_size=samples, max_steps=1, max_new_tokens=1, temperature=temperature)
     trainer = make_trainer(cfg)
     trainer.shares_prompts = shares_prompts
+    with torch.no_grad():  # a distribution with peaks, on which cuts and penalties would show
+        trainer.model.get_input_embeddings().weight.mul_(4)
     prompt = trainer.prompt_ids[1]
     completions, _ = trainer._generate_single_turn([prompt] * samples, None, {}, samples)
     counts = torch.bincount(torch.tensor([ids[0] for ids in completions]), minlength=trainer.model.config.vocab_size)
@@ -243,4 +245,19 @@ def test_both_ways_to_sample_draw_the_same(make_trainer: MakeTrainer) -> None:
     for trainer.shares_prompts in (True, False):
         torch.manual_seed(0)
         sampled.append(trainer._generate_single_turn(prompts, None, {}, GROUP)[0])
+    assert sampled[0] == sampled[1]
+
+
+@pytest.mark.parametrize("shares_prompts", [True, False])
+def test_dropout_does_not_touch_what_is_sampled(make_trainer: MakeTrainer, shares_prompts: bool) -> None:
+    sampled = []
+    for dropout in (0.0, 0.5):
+        lora = LoraConfig(dropout=dropout)
+        trainer = make_trainer(ReinforceConfig(batch_size=1, group_size=8, max_steps=1, max_new_tokens=5, lora=lora))
+        trainer.shares_prompts = shares_prompts
+        torch.manual_seed(0)
+        away_from_the_start(trainer.model)
+        trainer.model.train()
+        sampled.append(trainer._generate_single_turn([trainer.prompt_ids[0]] * 8, None, {}, 8)[0])
+        assert trainer.model.training
     assert sampled[0] == sampled[1]
