@@ -20,37 +20,40 @@ from stages.models import load_tokenizer
 from stages.rows import Row
 
 _LOAD = """
-import sys, json, torch
+import sys
+from pathlib import Path
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 conversation = [{"role": "user", "content": "What is 41 + 28?"}]
-ids = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_tensors="pt", return_dict=False)
-save_file({"ids": ids, "logits": model(ids).logits.detach()}, sys.argv[2])
+options = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": False}
+for directory in sys.argv[1:]:
+    ids = AutoTokenizer.from_pretrained(directory).apply_chat_template(conversation, **options)
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    save_file({"ids": ids, "logits": model(ids).logits.detach()}, directory + ".result")
+    print(model.generation_config.eos_token_id, model.config.dtype)
 assert not [name for name in sys.modules if name.split(".")[0] in ("stages", "peft")]
-print(model.generation_config.eos_token_id, model.config.dtype)
 """
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_fresh_process_gets_the_same_logits(
-    tiny: ModelRef, hardware: Hardware, make_adapter: Any, tmp_path: Path, dtype: str
+    tiny: ModelRef, hardware: Hardware, make_adapter: Any, tmp_path: Path
 ) -> None:
-    start = replace(tiny, dtype=dtype)
-    ref = start.with_adapter(make_adapter(start))
-    export(ref, hardware, tmp_path / "out" / "model")
-    script, result = tmp_path / "load.py", tmp_path / "result.safetensors"
-    script.write_text(_LOAD)
-    command = [sys.executable, str(script), str(tmp_path / "out" / "model"), str(result)]
+    refs = {}
+    for dtype in ("float32", "bfloat16"):
+        start = replace(tiny, dtype=dtype)
+        refs[dtype] = start.with_adapter(make_adapter(start, f"adapter-{dtype}"))
+        export(refs[dtype], hardware, tmp_path / "out" / dtype)
+    (tmp_path / "load.py").write_text(_LOAD)
+    command = [sys.executable, "load.py", *(str(tmp_path / "out" / dtype) for dtype in refs)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert printed == f"[2] torch.{dtype}\n"
-    found = load_file(result)
-    expected = prompt_ids(load_tokenizer(ref), ref.config, Row(prompt="What is 41 + 28?"))
-    assert found["ids"].tolist() == [expected]
-    with torch.no_grad():
-        logits = load_folded(ref, hardware).model(found["ids"]).logits
-    torch.testing.assert_close(found["logits"], logits, rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
+    assert printed == "[2] torch.float32\n[2] torch.bfloat16\n"
+    expected = prompt_ids(load_tokenizer(tiny), tiny.config, Row(prompt="What is 41 + 28?"))
+    for dtype, ref in refs.items():
+        found = load_file(tmp_path / "out" / f"{dtype}.result")
+        assert found["ids"].tolist() == [expected]
+        with torch.no_grad():
+            logits = load_folded(ref, hardware).model(found["ids"]).logits
+        torch.testing.assert_close(found["logits"], logits, rtol=0, atol=1e-5 if dtype == "float32" else 1e-2)
 
 
 def test_all_files_are_readable_alike(tiny: ModelRef, hardware: Hardware, tmp_path: Path) -> None:
