@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ def directory(config: ModelConfig, commit: str) -> Path:
     """
     from huggingface_hub import snapshot_download
 
+    if folder := _downloaded(config.id, commit):
+        return folder
     try:
         return Path(snapshot_download(config.id, revision=commit, allow_patterns=_FILES))
     except Exception as error:
@@ -59,14 +62,24 @@ def _remote_commit(config: ModelConfig) -> str:
 
 
 def _cached_commit(config: ModelConfig) -> str | None:
-    """The commit that an earlier download left on this machine, if its weights are there."""
+    """The commit that an earlier download left on this machine."""
+    folder = _downloaded(config.id, config.revision)
+    return folder.name if folder else None
+
+
+def _downloaded(model_id: str, revision: str | None) -> Path | None:
+    """An earlier download, if it is whole; asks nobody."""
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(config.id, revision=config.revision, local_files_only=True))
+        folder = Path(snapshot_download(model_id, revision=revision, local_files_only=True))
     except Exception:
         return None
-    return folder.name if any(folder.glob("*.safetensors")) else None
+    weights = {"model.safetensors"}
+    if (index := folder / "model.safetensors.index.json").is_file():
+        weights = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    needed = [*weights, "config.json", "tokenizer_config.json"]
+    return folder if all((folder / name).is_file() for name in needed) else None
 
 
 def _is_answer(error: Exception) -> bool:

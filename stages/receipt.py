@@ -19,8 +19,8 @@ LOGITS_TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-6, "float16": 2.0**-9}
 another order of its sums costs (1e-6 to 2e-6 seen)."""
 
 KEPT_TOLERANCE = 0.1
-"""How far the share of the update that the weights show may be from 1. (Seen for right folds of a small update: within
-0.001; rounding to nearest kept 0.7.)"""
+"""How far the share of the update that the weights show may be from 1. (Five steps at 1e-5 on SmolLM2-135M in bfloat16:
+0.9995 with stochastic rounding, 0.03 with rounding to nearest.)"""
 
 
 @dataclass(frozen=True)
