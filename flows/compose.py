@@ -14,17 +14,18 @@ from hydra import compose, initialize_config_module
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import conf
 from conf.errors import ConfigError
 from conf.loader import unknown_key
 from conf.run import RunConfig, check_pins, load_run
 from conf.schema import RatchetConfig
 
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, ValueError)  # the last for `pipeline=3`
 
 
 class _UserDirectory(SearchPathPlugin):
@@ -111,7 +112,20 @@ def _explain(error: Exception) -> str:
     if options and missing:
         names = ", ".join(line.strip() for line in options.group(2).splitlines())
         return f"{options.group(1)}: there is no {missing.group(1)!r}; available: {names}"
+    group = re.search(r"Could not load '([^']+)/([^'/]+)'", first_line)
+    if group:
+        return f"{group.group(1)}: there is no {group.group(2)!r}; available: {', '.join(_choices(group.group(1)))}"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: cannot be read as KEY=VALUE; close every quote and bracket, e.g. sft.max_steps=10"
+    if isinstance(error, ValueError):
+        return f"{first_line}; a group takes the name of one of its files, e.g. pipeline=full"
     return " ".join(line.strip() for line in str(error).splitlines()[:2])
+
+
+def _choices(group: str) -> list[str]:
+    """The files of a configuration group, the user's own included."""
+    directories = [Path(conf.__file__).parent, *([_UserDirectory.directory] if _UserDirectory.directory else [])]
+    return sorted({path.stem for directory in directories for path in (directory / group).glob("*.yaml")})
 
 
 def _explain_unknown(key: str) -> str:

@@ -48,8 +48,11 @@ BAD = [
     (["~pipeline.warmup"], "pipeline.warmup: unknown key; allowed: evaluate,"),
     (["~pipeline.pairs"], "takes its rows from 'pairs', which is left out"),
     (["+pipeline.reinforce.set.beta=1", "reinforce.beta=2"], "step 'reinforce' pins this setting"),
-    (["reward=[exact_number]"], "no reward is named 'arithmetic'"),
+    (["reward=[arithmetic]"], "no reward is named 'exact_number'"),
     (["reinforce.beta=="], "reinforce.beta=="),
+    (["reinforce.beta='"], "reinforce.beta=': cannot be read as KEY=VALUE; close every quote"),
+    (["data=[nope]"], "data: there is no 'nope'; available: arithmetic,"),
+    (["pipeline=3"], "a group takes the name of one of its files"),
 ]
 
 
