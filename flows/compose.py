@@ -18,14 +18,17 @@ from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 import conf
 from conf.errors import ConfigError
 from conf.loader import unknown_key
+from conf.pipeline import STAGES
 from conf.run import RunConfig, check_pins, load_run
 from conf.schema import RatchetConfig
 
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException, ValueError)  # the last for `pipeline=3`
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
+"""What composing raises: beside Hydra's own, for broken YAML, for `pipeline=3`, and for a file that includes itself."""
 
 
 class _UserDirectory(SearchPathPlugin):
@@ -80,7 +83,14 @@ def to_plain(composed: Any) -> dict[str, Any]:
 
 
 def translate(overrides: Sequence[str]) -> list[str]:
-    """`~pipeline.<step>` leaves a step out but keeps its edges, so that the gap it leaves can be closed."""
+    """`~pipeline.<step>` leaves a step out but keeps its edges, so that the gap it leaves can be closed.
+
+    Raises:
+        ConfigError: `~sft` would quietly set the section of that stage to its defaults.
+    """
+    for override in overrides:
+        if override.startswith("~") and override[1:] in STAGES:
+            raise ConfigError(f"{override}: a section cannot be left out; a step can: ~pipeline.{override[1:]}")
     return [re.sub(r"^~pipeline\.([^.=]+)$", r"++pipeline.\1.skip=true", override) for override in overrides]
 
 
@@ -98,12 +108,20 @@ def clear_errors() -> Iterator[None]:
 
 
 def _explain(error: Exception) -> str:
+    if isinstance(error, YAMLError | UnicodeDecodeError):
+        return f"a configuration file cannot be read as YAML: {' '.join(str(error).split())}"
+    if isinstance(error, RecursionError):
+        return "the configuration files include each other in a cycle; look at their defaults lists"
     cause = error.__cause__
     full_key = re.search(r"full_key: (\S+)", str(cause) if cause else str(error))
     first_line = str(error).splitlines()[0]
     unknown = re.match(r"Could not override '([^']+)'", first_line)
     if unknown:
         return _explain_unknown(unknown.group(1))
+    if full_key and re.search(r"^Key '[^']+' not in", str(error), re.MULTILINE):
+        return _explain_unknown(full_key.group(1))
+    if re.match(r"In '([^']+)': Could not override '[^']+@", first_line):
+        return f"{first_line} A file conf/experiment/NAME.yaml starts with the line '# @package _global_'"
     if full_key:
         reason = str(cause or error).splitlines()[0]
         return f"{full_key.group(1)}: {reason[0].lower()}{reason[1:]}"

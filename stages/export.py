@@ -24,13 +24,13 @@ def export(ref: ModelRef, hardware: Hardware, out: Path) -> Path:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out: {out} is there already and not an empty directory")
+    folded = load_folded(ref, hardware)
     draft = draft_name(out.absolute())
     try:
         draft.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"--out: cannot write {out} ({error.strerror})") from error
     try:
-        folded = load_folded(ref, hardware)
         folded.model.config._name_or_path = ref.config.id
         folded.model.save_pretrained(draft)
         original_tokenizer(ref).save_pretrained(draft)

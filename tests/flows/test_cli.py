@@ -49,12 +49,14 @@ BAD = [
     (["export", "nope", "--out", "x", "--runs-dir", "{tmp}"], "nope: no run has that name"),
     (["compare", "nope", "--runs-dir", "{tmp}"], "nope: no run has that name"),
     *((["progress", text, "--runs-dir", "{tmp}"], "no run has that name") for text in ("", "*", "sft-*", "/", "../x")),
+    (["run", "-m", "experiment=smoke", "runs_dir={tmp}/file", "seed=1,2"], "runs_dir: cannot write to"),
     (["score", "--rewards", "nowhere.yaml", "--rows", "rows.jsonl"], "nowhere.yaml: cannot be read"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(arguments[:3]) for arguments, _ in BAD])
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path, capsys):
+    (tmp_path / "file").touch()
     assert main([item.format(tmp=tmp_path) if "{tmp}" in item else item for item in arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("ratchet: ") and error.count("\n") == 1
