@@ -93,7 +93,8 @@ def _named(cls: type[Any], values: Mapping[str, Any], group: str) -> dict[str, A
 def _groups(values: Mapping[str, Any], group: str) -> Iterable[tuple[str, Any]]:
     """The named members of a group; tells a file that lacks its package line from a mistake inside one."""
     for name, value in values.items():
-        if not isinstance(value, Mapping):
+        bare_reward = group == "reward" and isinstance(value, Mapping) and isinstance(value.get("type"), str)
+        if not isinstance(value, Mapping) or bare_reward:
             raise ConfigError(
                 f"{group}.{name}: expected a mapping under a name of its own; "
                 f"a file conf/{group}/NAME.yaml starts with the line '# @package {group}.NAME'"

@@ -121,3 +121,5 @@ def test_a_name_that_is_no_directory_name_is_refused(name):
 def test_a_group_file_without_its_package_line_is_recognised():
     with pytest.raises(ConfigError, match=r"conf/data/NAME.yaml starts with the line '# @package data.NAME'"):
         load_run({"pipeline": FULL, "data": {"source": "rows.jsonl"}})
+    with pytest.raises(ConfigError, match=r"conf/reward/NAME.yaml starts with the line '# @package reward.NAME'"):
+        load_run({"pipeline": FULL, "reward": {"right": {"type": "exact"}}})
