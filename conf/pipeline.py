@@ -69,8 +69,8 @@ class Step:
 
     def needs(self) -> list[str]:
         """The names of the steps that come before."""
-        names = [*self.model_edges, *([self.data_step] if self.data_step else []), *self.after]
-        return [name for name in dict.fromkeys(names) if name != BASE and not name.startswith("run/")]
+        models = [edge for edge in self.model_edges if edge != BASE and not edge.startswith("run/")]
+        return list(dict.fromkeys([*models, *([] if self.data_step is None else [self.data_step]), *self.after]))
 
 
 def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Step]:
@@ -120,7 +120,7 @@ def _load_step(name: str, value: Any, steps: Mapping[str, Any]) -> Step:
     if not (
         step.data is None
         or isinstance(step.data, str)
-        or (isinstance(step.data, Mapping) and set(step.data) == {"from"})
+        or (isinstance(step.data, Mapping) and set(step.data) == {"from"} and isinstance(step.data["from"], str))
     ):
         raise ConfigError(
             f"pipeline.{name}.data: expected the name of a data source, or {{from: <step>}}; got {step.data!r}"
@@ -152,6 +152,10 @@ def _without_skipped(steps: Mapping[str, Step]) -> dict[str, Step]:
     return kept
 
 
+_TAKEN_WITH = {"data": "data", "reward": "reward", "baseline": "suites", "models": "suites", "suites": "suites"}
+"""Which keys of a step do something only for stages with which need; elsewhere they would be silently ignored."""
+
+
 def _check_step(name: str, step: Step, steps: Mapping[str, Step]) -> None:
     for other in step.needs():
         if other not in steps:
@@ -160,6 +164,9 @@ def _check_step(name: str, step: Step, steps: Mapping[str, Step]) -> None:
         raise ConfigError(
             f"pipeline.{name}.data: step {step.data_step!r} ({steps[step.data_step].stage}) makes no rows"
         )
+    for key, need in _TAKEN_WITH.items():
+        if getattr(step, key) and need not in STAGES[step.stage].needs:
+            raise ConfigError(f"pipeline.{name}.{key}: a {step.stage} step takes no {key}")
     for need in STAGES[step.stage].needs:
         if need != "suites" and getattr(step, need) is None:
             raise ConfigError(f"pipeline.{name}: a {step.stage} step needs {need!r}")

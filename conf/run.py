@@ -3,6 +3,7 @@
 `flows` composes a plain mapping with Hydra (or reads it from JSON) and hands it to `load_run`, once.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
         ConfigError: Names the key and what would be right.
     """
     sections = load(RatchetConfig, values)
+    if not re.fullmatch(r"\w[\w.-]*", sections.name):
+        raise ConfigError(f"name: becomes a directory's; use letters, digits, _ . and -, got {sections.name!r}")
     stage_sections = {stage: dump(getattr(sections, stage)) for stage in STAGES}
     steps = load_pipeline(sections.pipeline, stage_sections)
     config = RunConfig(
@@ -66,10 +69,10 @@ def check_pins(config: RunConfig, overrides: Iterable[str]) -> None:
         key = override.split("=")[0].lstrip("+")
         stage, _, setting = key.partition(".")
         for name, step in config.steps.items():
-            if setting and step.stage == stage and _contains(step.set, setting.split(".")):
-                raise ConfigError(
-                    f"{key}: step {name!r} pins this setting; override pipeline.{name}.set.{setting} instead"
-                )
+            path = setting.split(".") if setting else []
+            if step.set and step.stage == stage and _contains(step.set, path):
+                instead = ".".join(["pipeline", name, "set", *path])
+                raise ConfigError(f"{key}: step {name!r} pins this setting; override {instead} instead")
 
 
 def _contains(settings: Any, path: list[str]) -> bool:
@@ -90,7 +93,8 @@ def _named(cls: type[Any], values: Mapping[str, Any], group: str) -> dict[str, A
 def _groups(values: Mapping[str, Any], group: str) -> Iterable[tuple[str, Any]]:
     """The named members of a group; tells a file that lacks its package line from a mistake inside one."""
     for name, value in values.items():
-        if not isinstance(value, Mapping):
+        bare_reward = group == "reward" and isinstance(value, Mapping) and isinstance(value.get("type"), str)
+        if not isinstance(value, Mapping) or bare_reward:
             raise ConfigError(
                 f"{group}.{name}: expected a mapping under a name of its own; "
                 f"a file conf/{group}/NAME.yaml starts with the line '# @package {group}.NAME'"

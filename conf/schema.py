@@ -277,7 +277,7 @@ class RatchetConfig:
 
     name: str = option("run", outcome=False)
     """Name of the pipeline run, in directories and tracking."""
-    seed: int = option(0, ge=0)
+    seed: int = option(0, ge=0, lt=2**32)
     """Seeds everything random."""
     runs_dir: str = option("runs", outcome=False)
     """Where results live; the environment variable RATCHET_RUNS_DIR is the default when set."""

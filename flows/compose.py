@@ -14,17 +14,21 @@ from hydra import compose, initialize_config_module
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+import conf
 from conf.errors import ConfigError
 from conf.loader import unknown_key
+from conf.pipeline import STAGES
 from conf.run import RunConfig, check_pins, load_run
 from conf.schema import RatchetConfig
 
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
+"""What composing raises: beside Hydra's own, for broken YAML, for `pipeline=3`, and for a file that includes itself."""
 
 
 class _UserDirectory(SearchPathPlugin):
@@ -79,7 +83,14 @@ def to_plain(composed: Any) -> dict[str, Any]:
 
 
 def translate(overrides: Sequence[str]) -> list[str]:
-    """`~pipeline.<step>` leaves a step out but keeps its edges, so that the gap it leaves can be closed."""
+    """`~pipeline.<step>` leaves a step out but keeps its edges, so that the gap it leaves can be closed.
+
+    Raises:
+        ConfigError: `~sft` would quietly set the section of that stage to its defaults.
+    """
+    for override in overrides:
+        if override.startswith("~") and override[1:] in STAGES:
+            raise ConfigError(f"{override}: a section cannot be left out; a step can: ~pipeline.{override[1:]}")
     return [re.sub(r"^~pipeline\.([^.=]+)$", r"++pipeline.\1.skip=true", override) for override in overrides]
 
 
@@ -97,12 +108,20 @@ def clear_errors() -> Iterator[None]:
 
 
 def _explain(error: Exception) -> str:
+    if isinstance(error, YAMLError | UnicodeDecodeError):
+        return f"a configuration file cannot be read as YAML: {' '.join(str(error).split())}"
+    if isinstance(error, RecursionError):
+        return "the configuration files include each other in a cycle; look at their defaults lists"
     cause = error.__cause__
     full_key = re.search(r"full_key: (\S+)", str(cause) if cause else str(error))
     first_line = str(error).splitlines()[0]
     unknown = re.match(r"Could not override '([^']+)'", first_line)
     if unknown:
         return _explain_unknown(unknown.group(1))
+    if full_key and re.search(r"^Key '[^']+' not in", str(error), re.MULTILINE):
+        return _explain_unknown(full_key.group(1))
+    if re.match(r"In '([^']+)': Could not override '[^']+@", first_line):
+        return f"{first_line} A file conf/experiment/NAME.yaml starts with the line '# @package _global_'"
     if full_key:
         reason = str(cause or error).splitlines()[0]
         return f"{full_key.group(1)}: {reason[0].lower()}{reason[1:]}"
@@ -111,7 +130,20 @@ def _explain(error: Exception) -> str:
     if options and missing:
         names = ", ".join(line.strip() for line in options.group(2).splitlines())
         return f"{options.group(1)}: there is no {missing.group(1)!r}; available: {names}"
+    group = re.search(r"Could not load '([^']+)/([^'/]+)'", first_line)
+    if group:
+        return f"{group.group(1)}: there is no {group.group(2)!r}; available: {', '.join(_choices(group.group(1)))}"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: cannot be read as KEY=VALUE; close every quote and bracket, e.g. sft.max_steps=10"
+    if isinstance(error, ValueError):
+        return f"{first_line}; a group takes the name of one of its files, e.g. pipeline=full"
     return " ".join(line.strip() for line in str(error).splitlines()[:2])
+
+
+def _choices(group: str) -> list[str]:
+    """The files of a configuration group, the user's own included."""
+    directories = [Path(conf.__file__).parent, *([_UserDirectory.directory] if _UserDirectory.directory else [])]
+    return sorted({path.stem for directory in directories for path in (directory / group).glob("*.yaml")})
 
 
 def _explain_unknown(key: str) -> str:

@@ -1,6 +1,7 @@
 """How a person names a run: `<pipeline-run>[/<step>]`, `latest[/<step>]`, or a unique prefix of a store id."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def find_run(runs_dir: Path, text: str) -> FoundRun:
         return FoundRun(entries[0].id, entries[0])
     if entries:
         raise UserError(f"{text}: could be any of {', '.join(entry.id for entry in entries)}")
-    raise UserError(f"{text}: no run has that name in {runs_dir}; `ratchet runs` lists them")
+    raise UserError(f"{text or 'RUN'}: no run has that name in {runs_dir}; `ratchet runs` lists them")
 
 
 def find_pipeline(runs_dir: Path, name: str) -> dict[str, Any] | None:
@@ -70,8 +71,23 @@ def find_pipeline(runs_dir: Path, name: str) -> dict[str, Any] | None:
 def pipeline_records(runs_dir: Path) -> list[dict[str, Any]]:
     """The records of all pipeline runs, oldest first."""
     paths = (runs_dir / "pipelines").glob("*/pipeline.json")
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    records = [record for path in paths if (record := _read_record(path)) is not None]
     return sorted(records, key=lambda record: str(record["started"]))
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """One record; a damaged one is reported and left out, so that it does not hide the others."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = None
+    if isinstance(record, dict) and record.keys() >= _RECORD_KEYS:
+        return record
+    print(f"ratchet: {path} is damaged, and left out", file=sys.stderr)
+    return None
+
+
+_RECORD_KEYS = {"id", "state", "verdict", "started", "steps"}
 
 
 def _step_of(runs_dir: Path, record: dict[str, Any], step: str | None) -> FoundRun:

@@ -38,9 +38,12 @@ class Entry:
     def result(self) -> StageResult | None:
         """The finished result, or None when there is none or when a file it vouches for is missing or changed."""
         try:
-            saved = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return self._read_result()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, UserError):  # whatever damage leads to
             return None
+
+    def _read_result(self) -> StageResult | None:
+        saved = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
         root = self.path.parent
         if any(not _unchanged(self.path / name, sha256) for name, sha256 in saved["files"].items()):
             return None
@@ -71,9 +74,18 @@ class Entry:
         )
 
     def saved(self, name: str) -> Any:
-        """The content of one of the entry's JSON files, or None when it is not there."""
-        path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        """The mapping in one of the entry's JSON files, or None when it is not there or damaged."""
+        try:
+            value = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    def progress(self) -> list[dict[str, float]]:
+        """The rows logged so far, one per optimiser step; without a last one that is still being written."""
+        path = self.path / "progress.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def clear(self) -> None:
         """Remove what an interrupted attempt left, but keep the run it was tracked under."""
@@ -99,9 +111,10 @@ class Store:
             self.root.mkdir(parents=True, exist_ok=True)
             if not version.exists():
                 write_atomically(version, f"{FORMAT}\n")
+            found = version.read_bytes().strip()
         except OSError as error:
-            raise UserError(f"runs_dir: cannot write to {self.root} ({error.strerror})") from error
-        if version.read_text(encoding="utf-8").strip() != str(FORMAT):
+            raise UserError(f"runs_dir: cannot use {self.root} ({error.strerror})") from error
+        if found != str(FORMAT).encode():
             raise UserError(f"{self.root}: was written by another version of Ratchet; choose another runs_dir")
 
     def entry(self, stage: str, fingerprint: str) -> Entry:
@@ -109,8 +122,9 @@ class Store:
         return Entry(self.root / f"{stage}-{fingerprint}")
 
     def find(self, prefix: str) -> list[Entry]:
-        """Finished entries whose id starts with a prefix."""
-        return [Entry(path) for path in sorted(self.root.glob(f"{prefix}*")) if (path / "result.json").is_file()]
+        """Finished entries whose id starts with a prefix; none for an empty one."""
+        paths = sorted(self.root.glob("*/result.json")) if prefix else []
+        return [Entry(path.parent) for path in paths if path.parent.name.startswith(prefix)]
 
     @contextmanager
     def locked(self, entry: Entry, on_wait: Any) -> Iterator[None]:

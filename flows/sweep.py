@@ -39,7 +39,10 @@ def sweep(overrides: Sequence[str], config_dir: str | None) -> int:
     arguments = ["ratchet", "--multirun", *translate(overrides)]
     environment = {"HYDRA_FULL_ERROR": "1"}  # Hydra raises instead of printing and exiting
     with patch.object(sys, "argv", arguments), patch.dict(os.environ, environment), clear_errors():
-        application()
+        try:
+            application()
+        except OSError as error:  # of Hydra's, which makes the directory; a job's are in its outcome
+            raise UserError(f"runs_dir: cannot write to {error.filename} ({error.strerror})") from error
     print(f"\n{table(outcomes)}")
     return next((code for code in codes if code), 0)
 

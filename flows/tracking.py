@@ -7,7 +7,8 @@ reopened when the stage is made again; a cached step gets a light child that lin
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,18 @@ class Tracker:
         embedded = f"sqlite:///{runs_dir / 'mlflow.db'}"
         self.uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded
         try:
-            self.client = MlflowClient(tracking_uri=self.uri)
-            found = self.client.get_experiment_by_name(config.experiment)
-            location = (runs_dir / "mlartifacts").as_uri() if self.uri == embedded else None
-            self.experiment = (
-                found.experiment_id if found else self.client.create_experiment(config.experiment, location)
-            )
-        except MlflowException as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"tracking.uri: cannot use MLflow at {self.uri} ({reason})") from error
+            with _impatient():
+                self.client = MlflowClient(tracking_uri=self.uri)
+                found = self.client.get_experiment_by_name(config.experiment)
+                location = (runs_dir / "mlartifacts").as_uri() if self.uri == embedded else None
+                self.experiment = (
+                    found.experiment_id if found else self.client.create_experiment(config.experiment, location)
+                )
+        except Exception as error:  # a database's driver may be missing, or raise what it likes
+            raise UserError(
+                f"tracking.uri: cannot use MLflow at {self.uri} ({_first_line(error)}); give the URL of a running "
+                "server, sqlite:///FILE, or none for the embedded database"
+            ) from error
 
     def start(self, name: str, parent: str | None = None, tags: Mapping[str, str] | None = None) -> str:
         """Open a run (a child of `parent` when there is one); returns its id."""
@@ -87,6 +91,26 @@ class Tracker:
     def finish(self, run_id: str, status: str = "FINISHED") -> None:
         """Close a run: FINISHED, FAILED or KILLED."""
         self.client.set_terminated(run_id, status)
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """First contact: a server that is not there should not be asked for minutes, as one that was there before should.
+
+    What the user has set stays.
+    """
+    limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+    ours = {name: value for name, value in limits.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -60,6 +60,7 @@ class Workspace:
         self.runs_dir = (self.base_dir / config.sections.runs_dir).resolve()
         self.store = Store(self.runs_dir)
         self.hardware: Hardware = resolve_hardware(config.sections.hardware)
+        self._finished: dict[str, ModelRef] = {}  # found once: `latest` must not come to mean the run under way
 
     @cached_property
     def base(self) -> ModelRef:
@@ -99,13 +100,14 @@ class Workspace:
         """
         sections = self.config.sections
         folder = self.store.root / f"data-{digest(self._source_id(source))}"
-        if not folder.is_dir():
+        if any(not (folder / f"{split}.jsonl").is_file() for split in _SPLITS):
+            shutil.rmtree(folder, ignore_errors=True)
             making = folder.with_name(f".{folder.name}.making")
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(parents=True)
             prepare_data(self.config.data[source], sections.held_out, making, self.base_dir)
             making.replace(folder)
-        return {path.stem: path for path in sorted(folder.glob("*.jsonl"))}
+        return {split: folder / f"{split}.jsonl" for split in _SPLITS}
 
     def sources(self) -> list[str]:
         """The data sources the pipeline reads, each once."""
@@ -115,7 +117,7 @@ class Workspace:
         return list(dict.fromkeys([*own, *scored]))
 
     def check(self) -> None:
-        """Try everything that can go wrong before a model is loaded: the store, data, rewards, the base's files.
+        """Try everything that can go wrong before a model is loaded: the store, data, rewards, models to start from.
 
         Raises:
             UserError: The first thing that is wrong.
@@ -125,7 +127,9 @@ class Workspace:
             self.prepared(source)
         for rewards in self.config.rewards.values():
             RewardSet(rewards, self.base_dir)
-        self.base  # noqa: B018  (resolving it is the check)
+        for edge in dict.fromkeys([BASE, *(edge for step in self.config.steps.values() for edge in step.model_edges)]):
+            if edge not in self.config.steps:
+                self._model(edge, {})
 
     def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
         """The step's suites as its stage sees them."""
@@ -167,10 +171,12 @@ class Workspace:
         if edge == BASE:
             return self.base
         if edge.startswith("run/"):
-            return self._finished(edge.removeprefix("run/"))
+            if edge not in self._finished:
+                self._finished[edge] = self._find(edge.removeprefix("run/"))
+            return self._finished[edge]
         return results[edge].model
 
-    def _finished(self, text: str) -> ModelRef:
+    def _find(self, text: str) -> ModelRef:
         model = find_run(self.runs_dir, text).model()
         if model.sha256 != self.base.sha256:
             raise UserError(f"run/{text}: was trained from {model.config.id}, not from {self.base.config.id}")

@@ -25,9 +25,11 @@ def export(ref: ModelRef, hardware: Hardware, out: Path) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out: {out} is there already and not an empty directory")
     folded = load_folded(ref, hardware)
-    out.absolute().parent.mkdir(parents=True, exist_ok=True)
     draft = draft_name(out.absolute())
-    draft.mkdir()
+    try:
+        draft.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--out: cannot write {out} ({error.strerror})") from error
     try:
         folded.model.config._name_or_path = ref.config.id
         folded.model.save_pretrained(draft)

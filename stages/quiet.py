@@ -1,7 +1,10 @@
 """One place that silences what the model libraries print by themselves: bars for loading weights, and advice.
 
-Ratchet reports long work itself. Only the libraries' own switches are used: nothing is redirected or patched.
+Ratchet reports long work itself. Only the libraries' own switches are used, and one filter: nothing is redirected or
+patched.
 """
+
+import warnings
 
 from huggingface_hub.utils.tqdm import disable_progress_bars
 from transformers.utils import logging
@@ -12,3 +15,5 @@ def quiet() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     disable_progress_bars("transformers")
+    # peft 0.21 and TRL 1.16 ask transformers 5.24 for a property by its old name.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)

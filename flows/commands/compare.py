@@ -40,18 +40,13 @@ def _row(found: FoundRun) -> dict[str, Any]:
     if found.record and found.step:
         row["start"] = found.record["steps"][found.step]["start"]
     row["adapters"] = len(saved.get("model", {}).get("adapters", []))
-    row.update({name: value for name, value in _last_row(found).items() if name in _SHOWN})
+    for logged in found.entry.progress()[-1:]:
+        row.update({name: value for name, value in logged.items() if name in _SHOWN})
     row.update(_known_scores(found))
     return row
 
 
 _SHOWN = ("step", "loss", "reward", "kl", "margin")
-
-
-def _last_row(found: FoundRun) -> dict[str, Any]:
-    path = found.entry.path / "progress.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return dict(json.loads(lines[-1])) if lines else {}
 
 
 def _known_scores(found: FoundRun) -> dict[str, float]:

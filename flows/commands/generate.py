@@ -18,8 +18,10 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: There is no such run, or an option is out of range.
     """
-    if arguments.temperature < 0 or arguments.max_new_tokens < 1:
-        raise UserError("--temperature must be at least 0 and --max-new-tokens at least 1")
+    if not (arguments.temperature == 0 or 0.01 <= arguments.temperature <= 100) or arguments.max_new_tokens < 1:
+        raise UserError("--temperature must be 0 or between 0.01 and 100, and --max-new-tokens at least 1")
+    if not 0 <= arguments.seed < 2**32:
+        raise UserError("--seed must be at least 0 and below 2^32")
     found = find_run(Path(arguments.runs_dir), arguments.run)
     model = found.model()
     if arguments.base:

@@ -16,10 +16,9 @@ def main(arguments: argparse.Namespace) -> int:
         UserError: There is no such run, or it logged nothing.
     """
     found = find_run(Path(arguments.runs_dir), arguments.run)
-    path = found.entry.path / "progress.jsonl"
-    if not path.is_file():
-        raise UserError(f"{found.name}: logged no rows (only training steps do); try {arguments.run}/<step>")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = found.entry.progress()
+    if not rows:
+        raise UserError(f"{found.name}: logged no rows (only training steps do); try <pipeline-run>/<step>")
     if arguments.json:
         print(json.dumps(rows))
     else:

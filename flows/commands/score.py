@@ -27,7 +27,11 @@ def main(arguments: argparse.Namespace) -> int:
     rewards = RewardSet(load_rewards(values, str(path)), path.parent)
     lines = (json.dumps(scored, ensure_ascii=False) for scored in score_file(rewards, Path(arguments.rows)))
     if arguments.out:
-        Path(arguments.out).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        text = "".join(f"{line}\n" for line in lines)
+        try:
+            Path(arguments.out).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"--out: cannot write {arguments.out} ({error.strerror})") from error
     else:
         sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0

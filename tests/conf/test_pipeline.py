@@ -60,6 +60,12 @@ BAD = [
     ({"base": FULL["sft"]}, "pipeline.base: a step cannot be called that"),
     ({"warmup": {"skip": True}}, "pipeline.warmup: unknown key"),
     ({"sft": "sft"}, "pipeline.sft: expected a mapping, got text"),
+    ({"preference": {**FULL["preference"], "data": {"from": 3}}}, "or {from: <step>}; got {'from': 3}"),
+    ({"preference": {**FULL["preference"], "data": {"from": "base"}}}, "there is no step 'base'"),
+    ({"preference": {**FULL["preference"], "data": {"from": ""}}}, "there is no step ''"),
+    ({"sft": {**FULL["sft"], "after": ["run/x"]}}, "there is no step 'run/x'"),
+    ({"sft": {**FULL["sft"], "models": ["base"]}}, "pipeline.sft.models: a sft step takes no models"),
+    ({"sft": {**FULL["sft"], "reward": "sums"}}, "pipeline.sft.reward: a sft step takes no reward"),
 ]
 
 
@@ -83,7 +89,9 @@ def test_a_step_setting_beats_its_section():
     assert (settings.beta, settings.lora.r, settings.lora.alpha) == (0.5, 4, 32.0)
 
 
-@pytest.mark.parametrize("override", ["reinforce.beta=0.1", "reinforce.lora.r=2", "reinforce.lora={r: 2}"])
+@pytest.mark.parametrize(
+    "override", ["reinforce.beta=0.1", "reinforce.lora.r=2", "reinforce.lora={r: 2}", "reinforce={beta: 1}"]
+)
 def test_an_override_of_a_pinned_setting_is_refused(override):
     config = run_config(reinforce={**FULL["reinforce"], "set": {"beta": 0.5, "lora": {"r": 4}}})
     with pytest.raises(ConfigError, match=r"step 'reinforce' pins this setting; override pipeline.reinforce.set"):
@@ -104,6 +112,14 @@ def test_names_of_data_rewards_and_suites_must_exist():
         run_config(evaluate={**FULL["evaluate"], "suites": ["other"]})
 
 
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-m"])
+def test_a_name_that_is_no_directory_name_is_refused(name):
+    with pytest.raises(ConfigError, match=r"name: becomes a directory's"):
+        load_run({"pipeline": FULL, "name": name})
+
+
 def test_a_group_file_without_its_package_line_is_recognised():
     with pytest.raises(ConfigError, match=r"conf/data/NAME.yaml starts with the line '# @package data.NAME'"):
         load_run({"pipeline": FULL, "data": {"source": "rows.jsonl"}})
+    with pytest.raises(ConfigError, match=r"conf/reward/NAME.yaml starts with the line '# @package reward.NAME'"):
+        load_run({"pipeline": FULL, "reward": {"right": {"type": "exact"}}})

@@ -48,12 +48,15 @@ BAD = [
     (["generate", "nope", "hi", "--runs-dir", "{tmp}"], "nope: no run has that name"),
     (["export", "nope", "--out", "x", "--runs-dir", "{tmp}"], "nope: no run has that name"),
     (["compare", "nope", "--runs-dir", "{tmp}"], "nope: no run has that name"),
+    *((["progress", text, "--runs-dir", "{tmp}"], "no run has that name") for text in ("", "*", "sft-*", "/", "../x")),
+    (["run", "-m", "experiment=smoke", "runs_dir={tmp}/file", "seed=1,2"], "runs_dir: cannot write to"),
     (["score", "--rewards", "nowhere.yaml", "--rows", "rows.jsonl"], "nowhere.yaml: cannot be read"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(arguments[:3]) for arguments, _ in BAD])
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path, capsys):
+    (tmp_path / "file").touch()
     assert main([item.format(tmp=tmp_path) if "{tmp}" in item else item for item in arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("ratchet: ") and error.count("\n") == 1
@@ -121,6 +124,25 @@ def test_score_writes_one_object_per_row(tmp_path, capsys):
     first, second = [json.loads(line) for line in out.read_text().splitlines()]
     assert first == {"total": 1.5, "rewards": {"numeric": 1.0, "length": 1.0}, "errors": {}}
     assert second["total"] is None and set(second["errors"]) == {"numeric"}
+
+
+def test_scores_that_cannot_be_written_are_bad_input(tmp_path, capsys):
+    rewards, rows = tmp_path / "rewards.yaml", tmp_path / "rows.jsonl"
+    rewards.write_text("numeric: {type: numeric}\n")
+    rows.write_text('{"completion": "69", "reference": "69"}\n')
+    arguments = ["score", "--rewards", str(rewards), "--rows", str(rows), "--out", str(tmp_path / "no" / "out")]
+    assert main(arguments) == 2
+    assert "--out: cannot write" in capsys.readouterr().err
+
+
+def test_a_damaged_record_does_not_hide_the_others(tmp_path, capsys):
+    good = {"id": "good-1", "state": "failed", "verdict": None, "started": "2026-01-01T00:00:00", "steps": {}}
+    for name, text in {"good-1": json.dumps(good), "bad-1": "{", "bad-2": "[]", "bad-3": '{"id": "x"}'}.items():
+        (tmp_path / "pipelines" / name).mkdir(parents=True)
+        (tmp_path / "pipelines" / name / "pipeline.json").write_text(text)
+    assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert "good-1" in shown.out and shown.err.count("is damaged, and left out") == 3
 
 
 def test_the_packages_are_ours():

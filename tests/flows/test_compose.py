@@ -34,6 +34,24 @@ def test_every_choice_of_every_group_composes(group, name):
     assert not several or name in chosen[group]
 
 
+FILES = {
+    "tab": ("name: x\nsft:\n\tmax_steps: 1\n", "cannot be read as YAML: "),
+    "typo": ("# @package _global_\nstf: {max_steps: 1}\n", "stf: unknown key; did you mean 'sft'?"),
+    "circle": ("# @package _global_\ndefaults:\n  - circle\n", "include each other in a cycle"),
+    "bare": ("defaults:\n  - override /data: [arithmetic]\n", "starts with the line '# @package _global_'"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_bad_file_of_the_users_is_one_clear_line(name, tmp_path):
+    text, message = FILES[name]
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        compose_run([f"experiment={name}"], str(tmp_path))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
 BAD = [
     (["reinforce.betta=1"], "reinforce.betta: unknown key; did you mean 'beta'?"),
     (["reinforce.num_generations=4"], "Ratchet calls this 'group_size'"),
@@ -48,8 +66,12 @@ BAD = [
     (["~pipeline.warmup"], "pipeline.warmup: unknown key; allowed: evaluate,"),
     (["~pipeline.pairs"], "takes its rows from 'pairs', which is left out"),
     (["+pipeline.reinforce.set.beta=1", "reinforce.beta=2"], "step 'reinforce' pins this setting"),
-    (["reward=[exact_number]"], "no reward is named 'arithmetic'"),
+    (["reward=[arithmetic]"], "no reward is named 'exact_number'"),
     (["reinforce.beta=="], "reinforce.beta=="),
+    (["reinforce.beta='"], "reinforce.beta=': cannot be read as KEY=VALUE; close every quote"),
+    (["~sft"], "~sft: a section cannot be left out; a step can: ~pipeline.sft"),
+    (["data=[nope]"], "data: there is no 'nope'; available: arithmetic,"),
+    (["pipeline=3"], "a group takes the name of one of its files"),
 ]
 
 

@@ -70,8 +70,29 @@ def test_only_finished_entries_are_found(store):
     assert [entry.id for entry in store.find("sft-ab")] == ["sft-abc1", "sft-abd2"]
 
 
-def test_another_format_is_refused(store):
-    (store.root / "FORMAT").write_text("99\n")
+@pytest.mark.parametrize("prefix", ["", "*", "sft-*", "/", "../store/sft"])
+def test_a_prefix_is_taken_literally(store, prefix):
+    finished(store, "abc1")
+    assert store.find(prefix) == []
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"files": 3}', '{"files": {}, "model": {"config": {"nope": 1}}}'])
+def test_a_result_of_another_shape_does_not_count(store, text):
+    entry = finished(store)
+    (entry.path / "result.json").write_text(text)
+    assert entry.result() is None
+
+
+def test_a_row_that_is_still_being_written_is_left_out(store):
+    entry = finished(store)
+    assert entry.progress() == []
+    (entry.path / "progress.jsonl").write_text('{"step": 1}\n{"st')
+    assert entry.progress() == [{"step": 1}]
+
+
+@pytest.mark.parametrize("content", [b"99\n", b"\xff", b""])
+def test_another_format_is_refused(store, content):
+    (store.root / "FORMAT").write_bytes(content)
     with pytest.raises(UserError, match="another version of Ratchet"):
         store.prepare()
 

@@ -67,6 +67,8 @@ def test_a_directory_with_something_in_it_is_refused(tiny: ModelRef, hardware: H
     for out in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(UserError, match="is there already and not an empty directory"):
             export(tiny, hardware, out)
+    with pytest.raises(UserError, match=r"cannot write .*Not a directory"):
+        export(tiny, hardware, tmp_path / "notes.txt" / "model")
     (tmp_path / "empty").mkdir()
     assert (export(tiny, hardware, tmp_path / "empty") / "model.safetensors").is_file()
 

@@ -1,0 +1,26 @@
+"""Tracking that cannot be had is one clear line, soon."""
+
+import socket
+import time
+
+import pytest
+
+from conf.errors import UserError
+from conf.schema import TrackingConfig
+from flows.tracking import Tracker
+
+
+def dead_server() -> str:
+    """A URL at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("uri", [dead_server(), "ftp://host/path", "postgresql://host/name"])
+def test_what_cannot_be_used_is_refused_soon(uri, tmp_path):
+    started = time.monotonic()
+    with pytest.raises(UserError, match=f"tracking.uri: cannot use MLflow at {uri}") as caught:
+        Tracker(TrackingConfig(uri=uri), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - started < 30
