@@ -36,6 +36,18 @@ class PreferenceMethod(enum.Enum):
     orpo = "orpo"
 
 
+class Schedule(enum.Enum):
+    """How the learning rate goes on after warm-up, by its transformers name."""
+
+    linear = "linear"
+    cosine = "cosine"
+    cosine_with_restarts = "cosine_with_restarts"
+    polynomial = "polynomial"
+    inverse_sqrt = "inverse_sqrt"
+    constant = "constant"
+    constant_with_warmup = "constant_with_warmup"
+
+
 class SuiteRole(enum.Enum):
     """What a suite is for: the task itself, or a guard that must not get worse."""
 
@@ -169,8 +181,8 @@ class TrainingConfig:
 
     learning_rate: float = option(1e-4, gt=0)
     """Peak learning rate (AdamW)."""
-    schedule: str = "linear"
-    """Learning-rate schedule, by its transformers name (linear, cosine, constant, ...)."""
+    schedule: Schedule = Schedule.linear
+    """Learning-rate schedule."""
     warmup_steps: int = option(0, ge=0)
     """Optimiser steps of linear warm-up."""
     weight_decay: float = option(0.0, ge=0)
@@ -245,8 +257,8 @@ class ReinforceConfig(TrainingConfig):
 
     learning_rate: float = option(1e-4, gt=0)
     """Peak learning rate (AdamW)."""
-    schedule: str = "constant"
-    """Learning-rate schedule, by its transformers name."""
+    schedule: Schedule = Schedule.constant
+    """Learning-rate schedule."""
     beta: float = option(0.02, ge=0)
     """Weight of the KL penalty against the start model."""
     group_size: int = option(8, ge=2)

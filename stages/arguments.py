@@ -11,7 +11,6 @@ import typing
 from typing import Any, TypeVar
 
 from transformers import TrainingArguments
-from transformers.trainer_utils import SchedulerType
 
 from conf.errors import ConfigError
 from conf.loader import unknown_key
@@ -59,10 +58,10 @@ def trl_arguments(
         **own: Further fields that the stage sets; they belong to Ratchet too.
 
     Raises:
-        ConfigError: `schedule` is unknown, or `trainer` names a field that Ratchet owns, one that `cls` does not have,
+        ConfigError: `trainer` names a field that Ratchet owns, one that `cls` does not have,
             or a value it cannot take.
     """
-    arguments = {**_arguments(config, ctx, max_steps, section), **own}
+    arguments = {**_arguments(config, ctx, max_steps), **own}
     hints = {field.name: field.type for field in dataclasses.fields(cls)}
     for name, value in config.trainer.items():
         _check_extra(f"{section}.trainer", name, value, hints, owned=arguments)
@@ -75,10 +74,7 @@ def trl_arguments(
     return made
 
 
-def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int, section: str) -> dict[str, Any]:
-    schedules = [schedule.value for schedule in SchedulerType]
-    if config.schedule not in schedules:
-        raise ConfigError(f"{section}.schedule: expected one of {', '.join(schedules)}; got {config.schedule!r}")
+def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int) -> dict[str, Any]:
     return {
         "output_dir": str(ctx.out_dir / "checkpoints"),
         "seed": ctx.seed,
@@ -97,7 +93,7 @@ def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int, sectio
         # the optimiser
         "optim": "adamw_torch",
         "learning_rate": config.learning_rate,
-        "lr_scheduler_type": config.schedule,
+        "lr_scheduler_type": config.schedule.value,
         "warmup_steps": config.warmup_steps,
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,

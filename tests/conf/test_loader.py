@@ -22,6 +22,7 @@ BAD = [
     ({"group_size": True}, "reinforce.group_size: expected a whole number, got true or false"),
     ({"group_size": 4.5}, "reinforce.group_size: expected a whole number, got a number (4.5)"),
     ({"mask_truncated": 1}, "reinforce.mask_truncated: expected true or false"),
+    ({"schedule": "linaer"}, "reinforce.schedule: expected one of linear, cosine,"),
     ({"lora": {"r": 0}}, "reinforce.lora.r: must be at least 1, got 0"),
     ({"lora": {"dropout": 1.0}}, "reinforce.lora.dropout: must be below 1, got 1.0"),
     ({"lora": {"target_modules": "q_proj"}}, "reinforce.lora.target_modules: expected a list, got text"),
