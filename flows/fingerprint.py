@@ -12,6 +12,7 @@ from typing import Any
 
 import stages
 from conf.loader import dump
+from stages.cache import file_sha256
 
 LIBRARIES = ("torch", "transformers", "trl", "peft")
 """Libraries whose version can change what a stage computes."""
@@ -56,7 +57,7 @@ def code_digest(module: str) -> str:
 
 def files_digest(paths: Iterable[Path]) -> Mapping[str, str]:
     """Content hashes of files by name (not by path: a moved project keeps its fingerprints)."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {path.name: file_sha256(path) for path in paths}
 
 
 def _source(module: str) -> Path | None:
