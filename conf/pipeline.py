@@ -1,76 +1,13 @@
 """The pipeline: a DAG of named steps, parsed and checked as a whole before anything runs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
+from conf.checks import with_checks
 from conf.errors import ConfigError
 from conf.loader import load, unknown_key
-from conf.options import option
-from conf.schema import EvaluateConfig, PairsConfig, PreferenceConfig, ReinforceConfig, SFTConfig
-
-BASE = "base"
-
-
-@dataclass(frozen=True)
-class StageKind:
-    """What the pipeline must know of a stage without importing it."""
-
-    config: type
-    needs: tuple[str, ...] = ()
-    trains: bool = False
-    makes_data: bool = False
-
-
-STAGES: dict[str, StageKind] = {
-    "sft": StageKind(SFTConfig, needs=("data",), trains=True),
-    "pairs": StageKind(PairsConfig, needs=("data", "reward"), makes_data=True),
-    "preference": StageKind(PreferenceConfig, needs=("data",), trains=True),
-    "reinforce": StageKind(ReinforceConfig, needs=("data", "reward"), trains=True),
-    "evaluate": StageKind(EvaluateConfig, needs=("suites",)),
-}
-"""Every stage, its section of the configuration and what a step of it must name."""
-
-
-@dataclass
-class Step:
-    """A named node of the pipeline."""
-
-    stage: str = option()
-    """Which stage."""
-    start: str = BASE
-    """Where its model comes from: a step, `base`, or `run/<id>` for any finished run."""
-    data: Any = None
-    """Name of a data source, or `{from: <step>}` for rows that another step makes."""
-    reward: str | None = None
-    """Name of a reward set."""
-    baseline: str | None = None
-    """A further model to compare with: a step, `base` or `run/<id>`."""
-    models: list[str] = field(default_factory=list)
-    """Further models for a stage that takes several (evaluate)."""
-    suites: list[str] = field(default_factory=list)
-    """Names of evaluation suites; all configured ones when empty."""
-    after: list[str] = field(default_factory=list)
-    """Steps that must be done before, though nothing is taken from them."""
-    set: dict[str, Any] = field(default_factory=dict)
-    """Settings of this step alone; they beat its stage's section."""
-    skip: bool = False
-    """Leave the step out; steps that start at it start where it would have (`~pipeline.<step>` sets this)."""
-
-    @property
-    def data_step(self) -> str | None:
-        """The step this one takes its rows from, if it takes them from one."""
-        return self.data["from"] if isinstance(self.data, Mapping) else None
-
-    @property
-    def model_edges(self) -> list[str]:
-        """Everything the step takes a model from, `start` first."""
-        return [self.start, *([self.baseline] if self.baseline else []), *self.models]
-
-    def needs(self) -> list[str]:
-        """The names of the steps that come before."""
-        models = [edge for edge in self.model_edges if edge != BASE and not edge.startswith("run/")]
-        return list(dict.fromkeys([*models, *([] if self.data_step is None else [self.data_step]), *self.after]))
+from conf.steps import BASE, STAGES, Step, step_settings
 
 
 def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Step]:
@@ -90,23 +27,8 @@ def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
     for name, step in steps.items():
         _check_step(name, step, steps)
         step_settings(name, step, sections[step.stage])
+    steps = with_checks(steps, sections)
     return {name: steps[name] for name in _in_order(steps)}
-
-
-def step_settings(name: str, step: Step, section: Mapping[str, Any]) -> Any:
-    """The typed settings of a step: its stage's section, overlaid with the step's own `set`."""
-    kind = STAGES[step.stage]
-    load_checked: Any = load(kind.config, merged(section, step.set), f"pipeline.{name}.set" if step.set else step.stage)
-    return load_checked
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested mappings as one; what stands in `above` wins."""
-    result = dict(below)
-    for key, value in above.items():
-        old = result.get(key)
-        result[key] = merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
-    return result
 
 
 def _load_step(name: str, value: Any, steps: Mapping[str, Any]) -> Step:
@@ -167,6 +89,9 @@ def _check_step(name: str, step: Step, steps: Mapping[str, Step]) -> None:
     for key, need in _TAKEN_WITH.items():
         if getattr(step, key) and need not in STAGES[step.stage].needs:
             raise ConfigError(f"pipeline.{name}.{key}: a {step.stage} step takes no {key}")
+    for check in ("audit", "probe"):
+        if not getattr(step, check) and step.stage != "reinforce":
+            raise ConfigError(f"pipeline.{name}.{check}: only a reinforce step has one before it")
     for need in STAGES[step.stage].needs:
         if need != "suites" and getattr(step, need) is None:
             raise ConfigError(f"pipeline.{name}: a {step.stage} step needs {need!r}")

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from conf.checks import otherwise
 from conf.errors import ConfigError
 from conf.loader import dump, load
-from conf.pipeline import STAGES, Step, load_pipeline, step_settings
+from conf.pipeline import load_pipeline
 from conf.rewards import RewardConfig, load_rewards
 from conf.schema import DataConfig, RatchetConfig, SuiteConfig
+from conf.steps import STAGES, Step, step_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class RunConfig:
         data: Data sources by name.
         rewards: Reward sets by name.
         suites: Evaluation suites by name.
+        detours: For every probe that names one, the step to take where it finds too little (`probe.otherwise`).
     """
 
     sections: RatchetConfig
@@ -34,6 +37,7 @@ class RunConfig:
     data: Mapping[str, DataConfig]
     rewards: Mapping[str, Mapping[str, RewardConfig]]
     suites: Mapping[str, SuiteConfig]
+    detours: Mapping[str, str]
 
 
 def load_run(values: Mapping[str, Any]) -> RunConfig:
@@ -54,6 +58,7 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
         data=_named(DataConfig, sections.data, "data"),
         rewards={name: load_rewards(value, f"reward.{name}") for name, value in _groups(sections.reward, "reward")},
         suites=_named(SuiteConfig, sections.suite, "suite"),
+        detours=otherwise(steps, stage_sections),
     )
     _check_names(config)
     return config

@@ -8,6 +8,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from conf.errors import ConfigError
 from conf.options import option
 
 
@@ -252,6 +253,64 @@ class PreferenceConfig(TrainingConfig):
 
 
 @dataclass
+class AuditConfig:
+    """Policies that do no work, scored by the rewards of a step: what they earn, a model will learn."""
+
+    warn: float = option(0.5, gt=0)
+    """Share of the reference's total above which a policy earns a warning."""
+    stop: float = option(0.9, gt=0)
+    """Share of the reference's total above which a policy stops the pipeline."""
+    allow: list[str] = field(default_factory=list)
+    """Policies whose findings are acknowledged: they are shown and stop nothing."""
+    max_rows: int = option(200, ge=1)
+    """Use only the first training rows."""
+    max_new_tokens: int | None = option(None, ge=1)
+    """Length of the padding policy; that of the reinforce step it stands before when absent."""
+
+    def __post_init__(self) -> None:
+        """Keep the two thresholds in order."""
+        if self.warn > self.stop:
+            raise ConfigError(f"warn: must be at most stop ({self.stop:g}), got {self.warn:g}")
+
+
+@dataclass
+class ProbeConfig:
+    """Samples of the start model, scored by a step's own rewards, to see whether there is anything to reinforce."""
+
+    prompts: int = option(13, ge=1)
+    """Training prompts sampled."""
+    samples: int = option(8, ge=2)
+    """Completions per prompt."""
+    temperature: float | None = option(None, gt=0)
+    """Sampling temperature; that of the reinforce step it stands before when absent."""
+    max_new_tokens: int | None = option(None, ge=1)
+    """Longest completion, in tokens; that of the reinforce step it stands before when absent."""
+    group_sizes: list[int] = field(default_factory=list)
+    """Group sizes to predict groups without variance for; that of the reinforce step and its double when empty."""
+    success: str | None = None
+    """Reward whose value tells success; the total when absent."""
+    success_at: float | None = None
+    """Value that is a success; when absent, what the row's own reference earns."""
+    min_success: float = option(0.03, ge=0, le=1)
+    """Success rate below which the pipeline stops: there is nothing to reinforce yet."""
+    max_success: float = option(0.97, ge=0, le=1)
+    """Success rate above which the probe warns: there is little left to learn."""
+    force: bool = False
+    """Go on all the same; the finding is shown."""
+    otherwise: str | None = None
+    """Step to take where the success rate is too low, e.g. a short sft; the pipeline goes on from its model."""
+    batch_size: int = option(16, ge=1)
+    """Prompts sampled at once."""
+
+    def __post_init__(self) -> None:
+        """Keep the two thresholds in order, and the group sizes possible."""
+        if self.min_success > self.max_success:
+            raise ConfigError(f"min_success: must be at most max_success ({self.max_success:g})")
+        if any(size < 2 for size in self.group_sizes):
+            raise ConfigError(f"group_sizes: a group has at least 2 completions, got {self.group_sizes}")
+
+
+@dataclass
 class ReinforceConfig(TrainingConfig):
     """On-policy GRPO: groups of completions, scored by rewards, one update per fresh batch."""
 
@@ -301,6 +360,10 @@ class RatchetConfig:
     """Device, precision, threads."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     """MLflow."""
+    audit: AuditConfig = field(default_factory=AuditConfig)
+    """Settings of `stage: audit`, which stands before every reinforce step that does not switch it off."""
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    """Settings of `stage: probe`, which stands before every reinforce step that does not switch it off."""
     sft: SFTConfig = field(default_factory=SFTConfig)
     """Settings of `stage: sft`."""
     pairs: PairsConfig = field(default_factory=PairsConfig)

@@ -1,7 +1,7 @@
 """The command line: what can be asked, and the one place that turns an outcome into an exit code.
 
-Exit codes: 0 done or ship, 1 failed, 2 bad input, 3 held, 4 inconclusive. Nothing heavy is imported before it is known
-which command runs.
+Exit codes: 0 done or ship, 1 failed, 2 bad input, 3 held, 4 inconclusive, 5 stopped by an audit or a
+probe. Nothing heavy is imported before it is known which command runs.
 """
 
 import argparse

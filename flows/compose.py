@@ -23,9 +23,9 @@ from yaml import YAMLError
 import conf
 from conf.errors import ConfigError
 from conf.loader import unknown_key
-from conf.pipeline import STAGES
 from conf.run import RunConfig, check_pins, load_run
 from conf.schema import RatchetConfig
+from conf.steps import STAGES
 
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """What composing raises: beside Hydra's own, for broken YAML, for `pipeline=3`, and for a file that includes itself."""

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from conf.loader import dump
 from conf.run import RunConfig
 from flows.console import Console, clock
+from flows.outcome import EXIT_CODES
 from flows.record import Record
 from flows.store import Entry
 from flows.tracking import Tracker
@@ -40,7 +41,9 @@ class PipelineRun:
 
     def close(self, state: str, error: BaseException | None = None) -> None:
         """Write down how the run ended."""
-        verdicts = [result.verdict for result in self.results.values() if result.verdict]
+        verdicts = [
+            result.verdict for result in self.results.values() if result.verdict and result.verdict in EXIT_CODES
+        ]
         self.record.end(state, verdicts[-1] if verdicts else None)
         self.tracker.artifact(self.record.values["mlflow_run"], self.record.folder / "pipeline.json")
         self.tracker.finish(self.record.values["mlflow_run"], "FAILED" if error else "FINISHED")
@@ -67,6 +70,7 @@ def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
 
 def _reuse(run: PipelineRun, inputs: StepInputs, entry: Entry, result: StageResult) -> None:
     run.console.say(f"{inputs.name}: cached ({entry.id})")
+    _show(run, result)
     owner = (entry.saved("tracking.json") or {}).get("run")
     tags = {"ratchet.store": entry.id, "ratchet.cached": "true", "ratchet.cached_run": str(owner)}
     child = run.tracker.start(inputs.name, run.record.values["mlflow_run"], tags)
@@ -98,7 +102,13 @@ def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
     _track_result(run, entry, result, child)
     run.record.update_step(inputs.name, state="completed", metrics=dict(result.metrics), seconds=round(seconds, 3))
     run.console.say(f"{inputs.name}: done in {clock(seconds)}")
+    _show(run, result)
     return result
+
+
+def _show(run: PipelineRun, result: StageResult) -> None:
+    if result.report:
+        run.console.say(f"\n{result.report}\n")
 
 
 def _stage(name: str) -> Callable[[Any, StageContext], StageResult]:

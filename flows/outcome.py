@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.console import clock, table
 
-EXIT_CODES = {None: 0, "ship": 0, "hold": 3, "inconclusive": 4}
+EXIT_CODES = {None: 0, "ship": 0, "hold": 3, "inconclusive": 4, "stop": 5}
 """Exit code of a completed run by its verdict."""
 
 

@@ -18,6 +18,7 @@ from flows.record import Record
 from flows.tasks import run_step
 from flows.tracking import Tracker
 from flows.workspace import Workspace
+from stages.contract import StageResult
 
 
 @flow(name="posttrain", validate_parameters=False, persist_result=False)
@@ -33,15 +34,25 @@ def posttrain(config: dict[str, Any], overrides: Sequence[str] = ()) -> dict[str
     """
     run = open_run(config, overrides)
     try:
-        for name, step in run.config.steps.items():
-            task = run_step.with_options(name=step.stage, task_run_name=name)
-            state: Any = task(run, run.workspace.inputs(name, run.results), return_state=True)
-            run.results[name] = state.result()
+        stopped = run_steps(run)
     except BaseException as error:
         run.close("failed", error)
         raise
-    run.close("completed")
+    run.close("stopped" if stopped else "completed")
     return run.record.values
+
+
+def run_steps(run: PipelineRun) -> bool:
+    """Do one step after the other; returns whether one of them stopped the pipeline."""
+    for name, step in run.config.steps.items():
+        if run.workspace.is_due(name, run.results):
+            task = run_step.with_options(name=step.stage, task_run_name=name)
+            state: Any = task(run, run.workspace.inputs(name, run.results), return_state=True)
+            result: StageResult = state.result()
+            run.workspace.finish(name, result, run.results)
+            if result.verdict == "stop":
+                return True
+    return False
 
 
 def open_run(config: dict[str, Any], overrides: Sequence[str]) -> PipelineRun:

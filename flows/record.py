@@ -62,10 +62,10 @@ class Record:
         self._write()
 
     def end(self, state: str, verdict: str | None = None) -> None:
-        """The run is over: `completed` or `failed`; steps that never began are marked as skipped."""
+        """The run is over: `completed`, `stopped` or `failed`; steps that never began are marked as skipped."""
         for step in self.steps.values():
             if step["state"] == "pending":
-                step["state"] = "skipped" if state == "failed" else step["state"]
+                step["state"] = "skipped"
         self.update(state=state, verdict=verdict, ended=datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def _write(self) -> None:

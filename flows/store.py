@@ -53,6 +53,7 @@ class Entry:
             artifacts={name: self.path / path for name, path in saved["artifacts"].items()},
             receipt=saved["receipt"],
             verdict=saved["verdict"],
+            report=saved["report"],
         )
 
     def write_result(self, result: StageResult, seconds: float) -> None:
@@ -68,6 +69,7 @@ class Entry:
                 "artifacts": {name: str(path.relative_to(self.path)) for name, path in result.artifacts.items()},
                 "receipt": result.receipt,
                 "verdict": result.verdict,
+                "report": result.report,
                 "seconds": round(seconds, 3),
                 "files": {str(path.relative_to(self.path)): file_sha256(path) for path in files},
             },

@@ -5,17 +5,17 @@ Both `ratchet plan` and the flow ask it what a step would be given, and so agree
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError, UserError
 from conf.loader import dump
-from conf.pipeline import BASE, STAGES, Step
 from conf.rewards import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
+from conf.steps import BASE, STAGES, Step
 from flows.fingerprint import code_digest, digest, files_digest, library_versions, outcome_fields
 from flows.references import find_run
 from flows.store import Entry, Store
@@ -87,6 +87,18 @@ class Workspace:
             fingerprint=self._fingerprint(name, **values),
             **values,
         )
+
+    def is_due(self, name: str, results: Mapping[str, StageResult]) -> bool:
+        """Whether a step is to be done: always, but for a detour, which a probe before it must have asked for."""
+        askers = [probe for probe, detour in self.config.detours.items() if detour == name]
+        return not askers or any(probe in results and results[probe].verdict == "otherwise" for probe in askers)
+
+    def finish(self, name: str, result: StageResult, results: dict[str, StageResult]) -> None:
+        """Take a step's result down; a probe that asked for the step as its detour hands on the detour's model."""
+        results[name] = result
+        for probe, detour in self.config.detours.items():
+            if detour == name and probe in results and results[probe].verdict == "otherwise":
+                results[probe] = replace(results[probe], model=result.model)
 
     def entry(self, inputs: StepInputs) -> Entry:
         """The place in the store for a step with these inputs."""

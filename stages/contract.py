@@ -135,7 +135,9 @@ class StageResult:
         artifacts: Files by name. Those named `train`, `select` and `gate` are prepared rows that a later step can
             take with `data: {from: <step>}`.
         receipt: What the fold of the new adapter proves about itself (`stages.receipt`), as plain JSON.
-        verdict: `ship`, `hold` or `inconclusive`, from stages that decide.
+        verdict: From stages that decide: `ship`, `hold` or `inconclusive`; `stop` ends the pipeline here, `otherwise`
+            asks for the step that `probe.otherwise` names.
+        report: What a person should read of it, as text: a table, findings, a recommendation.
     """
 
     model: ModelRef
@@ -143,3 +145,4 @@ class StageResult:
     artifacts: Mapping[str, Path] = field(default_factory=dict)
     receipt: Mapping[str, Any] | None = None
     verdict: str | None = None
+    report: str = ""

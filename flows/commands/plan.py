@@ -38,12 +38,19 @@ def plan_rows(workspace: Workspace) -> list[dict[str, str]]:
 
 
 def _state(workspace: Workspace, name: str, results: dict[str, StageResult]) -> tuple[str, str]:
-    waiting = [need for need in workspace.config.steps[name].needs() if need not in results]
+    probes = [probe for probe, detour in workspace.config.detours.items() if detour == name]
+    if not workspace.is_due(name, results):
+        return f"run, if {', '.join(probes)} asks", ""
+    stops = [other for other, result in results.items() if result.verdict == "stop"]
+    if stops:
+        return f"not run, {stops[0]} stops", ""
+    needs = [need for need in workspace.config.steps[name].needs() if workspace.is_due(need, results)]
+    waiting = [need for need in needs if need not in results]
     if waiting:
         return f"run, after {', '.join(waiting)}", ""
     entry = workspace.entry(workspace.inputs(name, results))
     result = entry.result()
     if result is None:
         return "run", entry.id
-    results[name] = result
+    workspace.finish(name, result, results)
     return "cached", entry.id

@@ -1,0 +1,99 @@
+"""What stands before every `reinforce` step: an audit of its rewards and a probe of the model it starts from.
+
+Both are ordinary steps, added here unless the pipeline has them already or the step says `audit: off`, `probe: off`.
+The audit needs no model, so it comes before everything else; the probe hands the model on, and may hand on another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from conf.errors import ConfigError
+from conf.steps import Step, step_settings
+
+Sections = Mapping[str, Mapping[str, Any]]
+
+_FROM_REINFORCE = {"audit": ("max_new_tokens",), "probe": ("max_new_tokens", "temperature")}
+"""Settings that a check takes from the step it stands before, where it has none of its own."""
+
+
+def with_checks(steps: Mapping[str, Step], sections: Sections) -> dict[str, Step]:
+    """The pipeline with an audit and a probe before every reinforce step that asks for them.
+
+    Raises:
+        ConfigError: A step has the name that a check would get, or `probe.otherwise` names no step it could take.
+    """
+    audits: dict[str, Step] = {}
+    rest: dict[str, Step] = {}
+    for name, step in steps.items():
+        if step.stage == "reinforce":
+            if step.audit and not _has_audit(step, steps):
+                new = f"{name}_audit"
+                audits[_free(new, steps)] = Step(stage="audit", data=step.data, reward=step.reward)
+            if step.probe and not _starts_at_probe(step, steps):
+                new = f"{name}_probe"
+                rest[_free(new, steps)] = Step(stage="probe", start=step.start, data=step.data, reward=step.reward)
+                step = replace(step, start=new)
+        rest[name] = step
+    checked = {**audits, **rest}
+    checked = {name: _completed(name, step, checked, sections) for name, step in checked.items()}
+    return _with_detours(checked, otherwise(checked, sections))
+
+
+def otherwise(steps: Mapping[str, Step], sections: Sections) -> dict[str, str]:
+    """For every probe that names one, the step it takes where it finds too little success."""
+    probes = {name: step for name, step in steps.items() if step.stage == "probe"}
+    named = {name: step_settings(name, step, sections["probe"]).otherwise for name, step in probes.items()}
+    return {name: other for name, other in named.items() if other is not None}
+
+
+def _has_audit(step: Step, steps: Mapping[str, Step]) -> bool:
+    return any(
+        other.stage == "audit" and (other.data, other.reward) == (step.data, step.reward) for other in steps.values()
+    )
+
+
+def _starts_at_probe(step: Step, steps: Mapping[str, Step]) -> bool:
+    return step.start in steps and steps[step.start].stage == "probe"
+
+
+def _free(name: str, steps: Mapping[str, Step]) -> str:
+    if name in steps:
+        raise ConfigError(f"pipeline.{name}: is the name of a check that is added by itself; call the step otherwise")
+    return name
+
+
+def _completed(name: str, step: Step, steps: Mapping[str, Step], sections: Sections) -> Step:
+    """A check with the settings it takes from the reinforce step it stands before."""
+    served = [
+        (other_name, other)
+        for other_name, other in steps.items()
+        if other.stage == "reinforce"
+        and (other.start == name if step.stage == "probe" else _has_audit(other, {name: step}))
+    ]
+    if step.stage not in _FROM_REINFORCE or not served:
+        return step
+    own = step_settings(name, step, sections[step.stage])
+    theirs = step_settings(*served[0], sections["reinforce"])
+    taken = {key: getattr(theirs, key) for key in _FROM_REINFORCE[step.stage] if getattr(own, key) is None}
+    if step.stage == "probe" and not own.group_sizes:
+        taken["group_sizes"] = [theirs.group_size, 2 * theirs.group_size]
+    return replace(step, set={**taken, **step.set})
+
+
+def _with_detours(steps: Mapping[str, Step], detours: Mapping[str, str]) -> dict[str, Step]:
+    """Order a detour after the probe that may ask for it, and what starts at the probe after the detour."""
+    result = dict(steps)
+    for probe, detour in detours.items():
+        if detour not in steps:
+            raise ConfigError(f"probe.otherwise: there is no step {detour!r}; steps: {', '.join(steps)}")
+        takers = [name for name, step in steps.items() if detour in step.needs()]
+        if takers:
+            raise ConfigError(
+                f"pipeline.{takers[0]}: {detour!r} runs only when {probe!r} asks for it; start at {probe!r}"
+            )
+        result[detour] = replace(result[detour], after=[*result[detour].after, probe])
+        for name, step in result.items():
+            if probe in step.model_edges:
+                result[name] = replace(step, after=[*step.after, detour])
+    return result

@@ -1,0 +1,102 @@
+"""A step of a pipeline and the kinds of stages there are: what one needs to know of a stage without importing it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from conf.loader import load
+from conf.options import option
+from conf.schema import (
+    AuditConfig,
+    EvaluateConfig,
+    PairsConfig,
+    PreferenceConfig,
+    ProbeConfig,
+    ReinforceConfig,
+    SFTConfig,
+)
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """What the pipeline must know of a stage without importing it."""
+
+    config: type
+    needs: tuple[str, ...] = ()
+    trains: bool = False
+    makes_data: bool = False
+
+
+STAGES: dict[str, StageKind] = {
+    "audit": StageKind(AuditConfig, needs=("data", "reward")),
+    "probe": StageKind(ProbeConfig, needs=("data", "reward")),
+    "sft": StageKind(SFTConfig, needs=("data",), trains=True),
+    "pairs": StageKind(PairsConfig, needs=("data", "reward"), makes_data=True),
+    "preference": StageKind(PreferenceConfig, needs=("data",), trains=True),
+    "reinforce": StageKind(ReinforceConfig, needs=("data", "reward"), trains=True),
+    "evaluate": StageKind(EvaluateConfig, needs=("suites",)),
+}
+"""Every stage, its section of the configuration and what a step of it must name."""
+
+
+@dataclass
+class Step:
+    """A named node of the pipeline."""
+
+    stage: str = option()
+    """Which stage."""
+    start: str = BASE
+    """Where its model comes from: a step, `base`, or `run/<id>` for any finished run."""
+    data: Any = None
+    """Name of a data source, or `{from: <step>}` for rows that another step makes."""
+    reward: str | None = None
+    """Name of a reward set."""
+    baseline: str | None = None
+    """A further model to compare with: a step, `base` or `run/<id>`."""
+    models: list[str] = field(default_factory=list)
+    """Further models for a stage that takes several (evaluate)."""
+    suites: list[str] = field(default_factory=list)
+    """Names of evaluation suites; all configured ones when empty."""
+    after: list[str] = field(default_factory=list)
+    """Steps that must be done before, though nothing is taken from them."""
+    set: dict[str, Any] = field(default_factory=dict)
+    """Settings of this step alone; they beat its stage's section."""
+    audit: bool = True
+    """Before a reinforce step: audit its rewards (see `audit`), unless an audit step of the pipeline does."""
+    probe: bool = True
+    """Before a reinforce step: probe the model it starts from (see `probe`), unless it starts at a probe step."""
+    skip: bool = False
+    """Leave the step out; steps that start at it start where it would have (`~pipeline.<step>` sets this)."""
+
+    @property
+    def data_step(self) -> str | None:
+        """The step this one takes its rows from, if it takes them from one."""
+        return self.data["from"] if isinstance(self.data, Mapping) else None
+
+    @property
+    def model_edges(self) -> list[str]:
+        """Everything the step takes a model from, `start` first."""
+        return [self.start, *([self.baseline] if self.baseline else []), *self.models]
+
+    def needs(self) -> list[str]:
+        """The names of the steps that come before."""
+        models = [edge for edge in self.model_edges if edge != BASE and not edge.startswith("run/")]
+        return list(dict.fromkeys([*models, *([] if self.data_step is None else [self.data_step]), *self.after]))
+
+
+def step_settings(name: str, step: Step, section: Mapping[str, Any]) -> Any:
+    """The typed settings of a step: its stage's section, overlaid with the step's own `set`."""
+    kind = STAGES[step.stage]
+    load_checked: Any = load(kind.config, merged(section, step.set), f"pipeline.{name}.set" if step.set else step.stage)
+    return load_checked
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested mappings as one; what stands in `above` wins."""
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+    return result
