@@ -32,7 +32,7 @@ from stages.identity import resolve_model
 class StepInputs:
     """Everything a step is given; what of it can change the outcome is in the fingerprint.
 
-    `data_ids` has the identity of the step's rows; `suite_ids` that of each suite's rows.
+    `data_id` has the identity of the step's rows; `suite_ids` that of each suite's rows.
     """
 
     name: str
