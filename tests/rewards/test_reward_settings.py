@@ -14,6 +14,7 @@ from conf.loader import dump
 from conf.rewards import load_rewards
 from rewards.library import build
 from rewards.scoring import RewardSet
+from rewards.sources import reward_sources
 
 N = {"type": "numeric"}
 CALL = {"type": "tool_call", "tools": ["b"]}
@@ -104,6 +105,13 @@ def test_mistake_in_a_schema(settings: dict[str, Any], schema: Any, message: str
         RewardSet(configs, tmp_path)
     assert str(error.value).startswith("reward 'form': schema: ")
     assert message in str(error.value)
+
+
+def test_a_schema_file_determines_a_tool_call_too(tmp_path: Path) -> None:
+    (tmp_path / "call.json").write_text('{"type": "object"}', encoding="utf-8")
+    configs = load_rewards({"call": {**CALL, "schema": "call.json"}})
+    assert reward_sources(configs, tmp_path) == [tmp_path / "call.json"]
+    RewardSet(configs, tmp_path)
 
 
 CUSTOM_MISTAKES = [
