@@ -155,40 +155,6 @@ class FieldsConfig(RewardConfig):
 
 
 @dataclass(kw_only=True)
-class LengthConfig(RewardConfig):
-    """1 for `min_chars` to `max_chars` characters, falling linearly to 0: n / min below, 0 at twice the maximum."""
-
-    min_chars: int | None = option(None, ge=0)
-    """Fewest characters worth 1; shorter completions get n / min_chars."""
-    max_chars: int | None = option(None, ge=1)
-    """Most characters worth 1; longer completions get 2 - n / max_chars, at least 0."""
-
-    def __post_init__(self) -> None:
-        """Require a bound, and bounds in order."""
-        super().__post_init__()
-        if self.min_chars is None and self.max_chars is None:
-            raise ConfigError("max_chars: is required, unless there is min_chars")
-        if self.min_chars is not None and self.max_chars is not None and self.min_chars > self.max_chars:
-            raise ConfigError(f"min_chars: must be at most max_chars ({self.max_chars}), got {self.min_chars}")
-
-
-@dataclass(kw_only=True)
-class KeywordConfig(RewardConfig):
-    """Whether words occur in the completion, on word boundaries, in any case."""
-
-    words: list[str]
-    """Words or phrases."""
-    mode: KeywordMode = KeywordMode.any
-    """`any`: 1 when one occurs; `all`: the fraction that occur; `none`: 1 when none occurs."""
-
-    def __post_init__(self) -> None:
-        """Refuse no words, and blank ones, which occur everywhere."""
-        super().__post_init__()
-        if not self.words or not all(word.strip() for word in self.words):
-            raise ConfigError("words: needs at least one word, and none of them blank")
-
-
-@dataclass(kw_only=True)
 class ToolCallPoints:
     """What each stage of a tool call's score adds; a penalty is negative."""
 
@@ -259,6 +225,40 @@ class MathConfig(RewardConfig):
 
     decimals: int = option(6, ge=0, le=15)
     """Decimal places to which numbers are rounded where one of the two is written with a decimal point."""
+
+
+@dataclass(kw_only=True)
+class LengthConfig(RewardConfig):
+    """1 for `min_chars` to `max_chars` characters, falling linearly to 0: n / min below, 0 at twice the maximum."""
+
+    min_chars: int | None = option(None, ge=0)
+    """Fewest characters worth 1; shorter completions get n / min_chars."""
+    max_chars: int | None = option(None, ge=1)
+    """Most characters worth 1; longer completions get 2 - n / max_chars, at least 0."""
+
+    def __post_init__(self) -> None:
+        """Require a bound, and bounds in order."""
+        super().__post_init__()
+        if self.min_chars is None and self.max_chars is None:
+            raise ConfigError("max_chars: is required, unless there is min_chars")
+        if self.min_chars is not None and self.max_chars is not None and self.min_chars > self.max_chars:
+            raise ConfigError(f"min_chars: must be at most max_chars ({self.max_chars}), got {self.min_chars}")
+
+
+@dataclass(kw_only=True)
+class KeywordConfig(RewardConfig):
+    """Whether words occur in the completion, on word boundaries, in any case."""
+
+    words: list[str]
+    """Words or phrases."""
+    mode: KeywordMode = KeywordMode.any
+    """`any`: 1 when one occurs; `all`: the fraction that occur; `none`: 1 when none occurs."""
+
+    def __post_init__(self) -> None:
+        """Refuse no words, and blank ones, which occur everywhere."""
+        super().__post_init__()
+        if not self.words or not all(word.strip() for word in self.words):
+            raise ConfigError("words: needs at least one word, and none of them blank")
 
 
 @dataclass(kw_only=True)
