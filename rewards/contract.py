@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from conf.errors import UserError
@@ -29,10 +29,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a reward says: a number, and why, for a person."""
+    """What a reward says.
+
+    Attributes:
+        value: The number.
+        explanation: Why, for a person.
+        terms: For a value that is a sum, what each term that counted adds to it, by name; else empty.
+    """
 
     value: float
     explanation: str
+    terms: Mapping[str, float] = field(default_factory=dict)
 
 
 Reward = Callable[[Sample], Value]
@@ -59,5 +66,8 @@ def reference_text(sample: Sample) -> str:
 
 def shown(value: Any, limit: int = 80) -> str:
     """A value as it stands in explanations and messages, cut to `limit` characters."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -13,8 +13,10 @@ from rewards.fields import fields
 from rewards.json import json
 from rewards.keyword import keyword
 from rewards.length import length
+from rewards.math import math
 from rewards.numeric import numeric
 from rewards.regex import regex
+from rewards.tool_call import tool_call
 
 BUILDERS: dict[str, Callable[[Any], Reward]] = {
     "exact": exact,
@@ -24,10 +26,15 @@ BUILDERS: dict[str, Callable[[Any], Reward]] = {
     "fields": fields,
     "length": length,
     "keyword": keyword,
+    "math": math,
 }
 """Rewards that need nothing but their settings."""
 
-FILE_BUILDERS: dict[str, Callable[[Any, Path | None], Reward]] = {"json": json, "custom": custom}
+FILE_BUILDERS: dict[str, Callable[[Any, Path | None], Reward]] = {
+    "json": json,
+    "tool_call": tool_call,
+    "custom": custom,
+}
 """Rewards whose settings may name files, relative to a folder."""
 
 

@@ -5,11 +5,15 @@ import itertools
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import yaml
 
+import conf
 from conf.errors import UserError
-from rewards.examples.tool_call import reward
+from conf.rewards import load_rewards
+from rewards.scoring import RewardSet
 from stages.generators.arithmetic import arithmetic
 from stages.generators.tool_calls import tool_calls
 
@@ -60,10 +64,13 @@ def test_tool_calls_are_different_and_a_quarter_are_handoffs() -> None:
 
 
 def test_the_right_call_follows_from_the_sentence() -> None:
+    text = (Path(conf.__file__).parent / "reward" / "tool_calls.yaml").read_text(encoding="utf-8")
+    rewards = RewardSet(load_rewards(yaml.safe_load(text)))
     for row in tool_calls(rows=2400, seed=7):
         call, expected = json.loads(row["response"]), row["expected"]
         assert {"tool": call["tool"], **call["args"]} == expected
-        assert reward(row["response"], row) == pytest.approx(1.2 if expected["tool"] == "handoff" else 1.0)
+        total = rewards.require(row["caller"], row["response"], None, row).total
+        assert total == (1.2 if expected["tool"] == "handoff" else 1.0)
         if expected["tool"] != "handoff":
             assert re.findall(r"\d{5}", row["caller"]) == [expected["order_id"]]
         if "date" in expected:
