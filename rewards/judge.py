@@ -10,8 +10,10 @@ that passed to standard output, and the first failure to standard error.
 """
 
 import ast
+import asyncio
 import builtins
 import ctypes
+import inspect
 import json
 import os
 import sys
@@ -64,6 +66,11 @@ def decode(value: Any, kept: Any) -> Any:
     return complex(*content) if kind == "complex" else kept(content)
 
 
+def _public(name: Any) -> bool:
+    """Whether tests may take a name from the solution: not if they would lose one of Python's own by it."""
+    return isinstance(name, str) and not name.startswith("_") and not hasattr(builtins, name)
+
+
 class Line:
     """One JSON value a line, both ways."""
 
@@ -105,12 +112,8 @@ def serve(line: Line, path: str) -> None:
         sys.modules["solution"] = module
         with open(path, encoding="utf-8") as file:
             exec(compile(file.read(), path, "exec"), module.__dict__)
-        public = {
-            name: value
-            for name, value in vars(module).items()
-            if not name.startswith("_") and not hasattr(builtins, name) and not isinstance(value, types.ModuleType)
-        }
-        return {"value": encode(public, keep)}
+        names = {name: value for name, value in vars(module).items() if not isinstance(value, types.ModuleType)}
+        return {"value": encode({name: value for name, value in names.items() if _public(name)}, keep)}
 
     action = load
     while (request := line.receive()) is not None:
@@ -163,7 +166,7 @@ class Solution:
         public = self._reply({})
         if not isinstance(public, dict):
             raise SolutionError("the solution's process answered something else")
-        return {name: value for name, value in public.items() if type(name) is str and not hasattr(builtins, name)}
+        return {name: value for name, value in public.items() if _public(name)}
 
     def ask(self, number: int, name: str | None, arguments: Any = (), names: Any = None) -> Any:
         """Get an attribute, or call; what a call does to lists, dicts and sets among its arguments is done here too."""
@@ -212,48 +215,51 @@ def _update(before: Any, after: Any) -> None:
 
 def _exception(name: str, message: str) -> BaseException:
     kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError):
-        return kind(message)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(message)
+        except TypeError:  # one that takes more than a message
+            pass
     return SolutionError(f"{name}: {message}")
 
 
-def run(tests: list[str], solution: Solution) -> tuple[list[str | None], int]:
-    """What became of every test (None: passed), and how many there are."""
+def run(tests: list[ast.Module], solution: Solution) -> list[str | None]:
+    """What became of every test, in order: None when it passed, else why not."""
     try:
         names = solution.load()
     except Exception as error:
-        return [f"the solution cannot be loaded: {_described(error)}"], 1
+        return [f"the solution cannot be loaded: {_described(error)}"]
     module = types.ModuleType("solution")
     module.__dict__.update(names)
     sys.modules["solution"] = module
-    results: list[str | None] = []
-    for number, text in enumerate(tests, start=1):
-        space = {"__name__": "tests", "__builtins__": builtins, **names}
-        problem = _attempt(lambda text=text, space=space: exec(compile(text, f"tests {number}", "exec"), space))
-        found = [] if problem else list(_collected(space, set(map(id, names.values()))))
-        if problem or _asserts(text) or not found:
-            results.append(problem)
-        results += [_attempt(test) for test in found]
-    return results, len(results)
+    return [result for tree in tests for result in _results(tree, dict(names))]
 
 
-def _collected(space: dict[str, Any], theirs: set[int]) -> Iterator[Any]:
-    """The functions `test_*` and the methods of test cases that the tests define."""
-    for name, value in list(space.items()):
-        if id(value) in theirs:
-            continue
+def _results(tree: ast.Module, space: dict[str, Any]) -> Iterator[str | None]:
+    """Execute one text of tests, then the functions and test cases it defines."""
+    space["__name__"] = "tests"
+    problem = _attempt(lambda: exec(compile(tree, "tests", "exec"), space))
+    if problem or not _defines(tree) or _statements(tree, ast.Assert):
+        yield problem
+    for name, value in [] if problem else list(space.items()):
         if isinstance(value, types.FunctionType) and name.startswith("test"):
-            yield value
+            yield _attempt(lambda test=value: asyncio.run(test()) if inspect.iscoroutinefunction(test) else test())
         elif isinstance(value, type) and issubclass(value, unittest.TestCase):
-            for case in unittest.defaultTestLoader.loadTestsFromTestCase(value):
-                yield case.debug
+            yield from _case_results(value)
+
+
+def _case_results(case: type[unittest.TestCase]) -> Iterator[str | None]:
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    problems = [text.strip().rpartition("\n")[2] for _, text in result.failures + result.errors]
+    problems += ["an expected failure passed" for _ in result.unexpectedSuccesses]
+    yield from problems
+    yield from [None] * (result.testsRun - len(result.skipped) - len(problems))
 
 
 def _attempt(test: Any) -> str | None:
     try:
         test()
-    except unittest.SkipTest:
-        return None
     except (Exception, SystemExit) as error:
         return _described(error)
     return None
@@ -263,15 +269,44 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:500]
 
 
-def _asserts(text: str) -> bool:
-    """Whether the text asserts something when executed, at its top level or in a function it calls there."""
-    return any(isinstance(node, ast.Assert) for statement in ast.parse(text).body for node in _executed(statement))
+def checked(texts: list[str]) -> list[ast.Module]:
+    """The tests, parsed.
+
+    Raises:
+        ValueError: They are not Python, or would pass whatever the solution does.
+    """
+    try:
+        trees = [ast.parse(text) for text in texts]
+    except SyntaxError as error:
+        raise ValueError(f"the tests are not Python: {error}") from None
+    for tree in trees:
+        for test in _defines(tree):
+            if isinstance(test, ast.FunctionDef) and len(test.args.args) > len(test.args.defaults):
+                raise ValueError(f"the function {test.name!r} takes arguments; pytest's fixtures are not known here")
+    if not all(_defines(tree) or _statements(tree, ast.Assert | ast.Expr) for tree in trees) or not trees:
+        raise ValueError("the tests test nothing: no function test_*, no TestCase, and nothing is asserted or called")
+    return trees
 
 
-def _executed(statement: ast.stmt) -> Iterator[ast.AST]:
-    if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test"):
-        return iter(())
-    return iter(()) if isinstance(statement, ast.ClassDef) else ast.walk(statement)
+def _defines(tree: ast.Module) -> list[ast.stmt]:
+    """The functions `test*` and the classes of a text."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        statement
+        for statement in tree.body
+        if isinstance(statement, ast.ClassDef) or (isinstance(statement, functions) and statement.name[:4] == "test")
+    ]
+
+
+def _statements(tree: ast.Module, kind: Any) -> bool:
+    """Whether a statement of a kind is executed outside functions and classes; a docstring is none."""
+    inside = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return any(
+        isinstance(node, kind) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for statement in tree.body
+        if not isinstance(statement, inside)
+        for node in ast.walk(statement)
+    )
 
 
 def main() -> int:
@@ -288,24 +323,25 @@ def main() -> int:
     for end in (out, back_end):
         os.close(end)
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the solution, of the same user, cannot look in here
-    tests = json.load(sys.stdin)
     try:
-        nodes = [node for text in tests for node in ast.walk(ast.parse(text))]
-    except (SyntaxError, ValueError) as error:
-        print(f"the tests are not Python: {error}", file=sys.stderr)
+        tests = checked(json.load(sys.stdin))
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
-    if not any(isinstance(node, ast.Assert | ast.ClassDef | ast.FunctionDef) for node in nodes):
-        print("the tests test nothing: they have no assert, no function test_* and no TestCase", file=sys.stderr)
+    results = run(tests, Solution(Line(back, out_end)))
+    if not results:
+        print("the tests test nothing: no test was found in them", file=sys.stderr)
         return 2
-    results, count = run(tests, Solution(Line(back, out_end)))
     failures = [result for result in results if result is not None]
-    print(f"{count - len(failures)} of {count} tests passed; {failures[0] if failures else ''}", file=sys.stderr)
-    print((count - len(failures)) / count)
+    passed = len(results) - len(failures)
+    sys.stderr.write(f"\n{passed} of {len(results)} tests passed{f'; {failures[0]!r}' if failures else ''}\n")
+    sys.stdout.write(f"\n{passed / len(results)}\n")
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    sys.stdout.flush()
+    sys.set_int_max_str_digits(0)
     status = main()
     sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(status)
