@@ -21,11 +21,12 @@ The program finds the completion in `{file}` and on standard input, in a directo
 because a program that executes the completion shows it everything in the directory. `python` is the Python that runs
 Ratchet; other programs are searched on the PATH.
 
-What is the completion's fault is a value, `failed_value`, with the reason: another exit status than 0, death by a signal,
-running out of time, memory or output. What is not is an error: a program that cannot be started, a sandbox that
-fails, tests that are not Python or test nothing, a program that succeeds without printing a number where one is asked.
+What is the completion's fault is a value, `failed_value`, with the reason: another exit status than 0, death by a
+signal, running out of time, memory or output. What is not is an error: a program that cannot be started, a sandbox
+that fails, tests that are not Python or test nothing, a program that succeeds without printing the number asked for.
 """
 
+import io
 import json
 import math
 import os
@@ -33,18 +34,19 @@ import re
 import shutil
 import signal
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from conf.errors import ConfigError
 from conf.rewards import CommandConfig, CommandScore, Extract, RewardConfig
 from rewards.contract import Reward, RewardError, Sample, Value, shown
 from rewards.extract import PYTHON, last_code
-from rewards.sandbox import Limits, Outcome, Program, SandboxError, isolation, run
+from rewards.sandbox import Limits, Outcome, Program, isolation, run
 from rewards.sources import resolve
 
-_JUDGE = Path(__file__).with_name("judge.py")
+_JUDGE = ("__init__.py", "remote.py", "judge.py")
+_START_JUDGE = "import os; from rewards.judge import main; os._exit(main())"
 _BAD_TESTS = 2
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)", re.IGNORECASE)
 _ENDED = {
@@ -66,8 +68,8 @@ def command(config: CommandConfig, folder: Path | None) -> Reward:
     if config.command:
         words = [_program(config.command[0], folder), *config.command[1:]]
     else:
-        words = [sys.executable, "-I", "{scratch}/.judge.py", "{file}"]
-        files[".judge.py"] = _JUDGE.read_bytes()
+        words = [sys.executable, "-I", "{scratch}/judge.zip", "{file}"]
+        files["judge.zip"] = _judge()
     tests = None if config.tests is None else [_content("tests", resolve(config.tests, folder)).decode()]
 
     def reward(sample: Sample) -> Value:
@@ -104,6 +106,16 @@ def _content(key: str, path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{key}: {path} cannot be read: {error.strerror or error}") from None
+
+
+def _judge() -> bytes:
+    """The program that runs unit tests, as one file that Python executes."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("__main__.py", _START_JUDGE)
+        for name in _JUDGE:
+            file.write(Path(__file__).with_name(name), f"rewards/{name}")
+    return archive.getvalue()
 
 
 def _extracted(extract: Extract, completion: str) -> str:
@@ -159,7 +171,11 @@ def _last_number(text: str) -> float:
 
 
 def _signal(number: int) -> str:
-    meaning = {signal.SIGXCPU: " (processor time)", signal.SIGKILL: " (perhaps a limit)", signal.SIGXFSZ: " (file size)"}
+    meaning = {
+        signal.SIGXCPU: " (processor time)",
+        signal.SIGKILL: " (perhaps a limit)",
+        signal.SIGXFSZ: " (file size)",
+    }
     try:
         return signal.Signals(number).name + meaning.get(signal.Signals(number), "")
     except ValueError:

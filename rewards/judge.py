@@ -10,9 +10,8 @@ that passed to standard output, and the first failure to standard error.
 """
 
 import ast
-import asyncio
-import builtins
 import ctypes
+import functools
 import inspect
 import json
 import os
@@ -22,205 +21,7 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-_PLAIN = (bool, int, float, str)
-
-
-class SolutionEnded(Exception):
-    """The solution's process ended instead of answering."""
-
-
-class SolutionError(Exception):
-    """The solution raised an exception of a kind that Python does not have built in."""
-
-
-def encode(value: Any, keep: Any) -> Any:
-    """A value as JSON can hold it; `keep` makes a number of what is not plain."""
-    if value is None:
-        return None
-    for kind in _PLAIN:
-        if isinstance(value, kind):
-            return kind(value)
-    if isinstance(value, dict):
-        return {"dict": [[encode(key, keep), encode(item, keep)] for key, item in value.items()]}
-    for kind in (list, tuple, set, frozenset):
-        if isinstance(value, kind):
-            return {kind.__name__: [encode(item, keep) for item in value]}
-    if isinstance(value, bytes | bytearray):
-        return {"bytes": bytes(value).hex()}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    return {"kept": keep(value)}
-
-
-def decode(value: Any, kept: Any) -> Any:
-    """The value again; `kept` makes something of a number."""
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "dict":
-        return {decode(key, kept): decode(item, kept) for key, item in content}
-    if kind in ("list", "tuple", "set", "frozenset"):
-        return getattr(builtins, kind)(decode(item, kept) for item in content)
-    if kind == "bytes":
-        return bytes.fromhex(content)
-    return complex(*content) if kind == "complex" else kept(content)
-
-
-def _public(name: Any) -> bool:
-    """Whether tests may take a name from the solution: not if they would lose one of Python's own by it."""
-    return isinstance(name, str) and not name.startswith("_") and not hasattr(builtins, name)
-
-
-class Line:
-    """One JSON value a line, both ways."""
-
-    def __init__(self, source: int, target: int) -> None:
-        self.source, self.target = os.fdopen(source, "rb"), os.fdopen(target, "wb", 0)
-
-    def send(self, message: Any) -> None:
-        """Write a message."""
-        self.target.write(json.dumps(message).encode() + b"\n")
-
-    def receive(self) -> Any:
-        """Read the next message; None at the end."""
-        line = self.source.readline()
-        return json.loads(line) if line else None
-
-
-# --- the solution's process ---------------------------------------------------------------------------------------
-
-
-def serve(line: Line, path: str) -> None:
-    """Load the solution, say what it defines, then answer calls for ever."""
-    objects: list[Any] = []
-
-    def keep(value: Any) -> int:
-        objects.append(value)
-        return len(objects) - 1
-
-    def answer(request: dict[str, Any]) -> Any:
-        target = objects[request["target"]]
-        if request["name"] is not None:
-            return {"value": encode(getattr(target, request["name"]), keep)}
-        arguments = decode(request["arguments"], objects.__getitem__)
-        names = decode(request["names"], objects.__getitem__)
-        value = target(*arguments, **names)
-        return {"value": encode(value, keep), "arguments": encode(arguments, keep)}
-
-    def load(_: Any) -> Any:
-        module = types.ModuleType("solution")
-        sys.modules["solution"] = module
-        with open(path, encoding="utf-8") as file:
-            exec(compile(file.read(), path, "exec"), module.__dict__)
-        names = {name: value for name, value in vars(module).items() if not isinstance(value, types.ModuleType)}
-        return {"value": encode({name: value for name, value in names.items() if _public(name)}, keep)}
-
-    action = load
-    while (request := line.receive()) is not None:
-        try:
-            reply = action(request)
-        except BaseException as error:
-            reply = {"error": type(error).__name__, "message": str(error)}
-        action = answer
-        line.send(reply)
-
-
-# --- the tests' process -------------------------------------------------------------------------------------------
-
-
-class Remote:
-    """A handle to an object of the solution: its attributes, calling it, length, items and iteration."""
-
-    def __init__(self, solution: "Solution", number: int) -> None:
-        self.__dict__.update(_solution=solution, _number=number)
-
-    def __getattr__(self, name: str) -> Any:
-        return self._solution.ask(self._number, name)
-
-    def __call__(self, *arguments: Any, **names: Any) -> Any:
-        return self._solution.ask(self._number, None, arguments, names)
-
-    def __len__(self) -> int:
-        return int(self.__getattr__("__len__")())
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.__getattr__("__getitem__")(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        following = self.__getattr__("__iter__")().__getattr__("__next__")
-        while True:
-            try:
-                yield following()
-            except StopIteration:
-                return
-
-
-class Solution:
-    """The solution's process, seen from the tests'."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-
-    def load(self) -> dict[str, Any]:
-        """Have the solution loaded; its public names. It can define no name that Python has built in."""
-        public = self._reply({})
-        if not isinstance(public, dict):
-            raise SolutionError("the solution's process answered something else")
-        return {name: value for name, value in public.items() if _public(name)}
-
-    def ask(self, number: int, name: str | None, arguments: Any = (), names: Any = None) -> Any:
-        """Get an attribute, or call; what a call does to lists, dicts and sets among its arguments is done here too."""
-        names = {} if names is None else names
-        sent = {"arguments": encode(list(arguments), _number), "names": encode(names, _number)}
-        reply: dict[str, Any] = {}
-        value = self._reply({"target": number, "name": name, **sent}, reply)
-        if name is None:
-            for before, after in zip(arguments, self._decode(reply["arguments"]), strict=True):
-                _update(before, after)
-        return value
-
-    def _reply(self, request: Any, into: dict[str, Any] | None = None) -> Any:
-        try:
-            self.line.send(request)
-            reply = self.line.receive()
-        except (OSError, ValueError) as error:
-            raise SolutionEnded(f"the solution's process broke off: {error}") from None
-        if reply is None:
-            raise SolutionEnded("the solution ended its process")
-        if "error" in reply:
-            raise _exception(str(reply["error"]), str(reply["message"]))
-        if into is not None:
-            into.update(reply)
-        return self._decode(reply["value"])
-
-    def _decode(self, value: Any) -> Any:
-        return decode(value, lambda number: Remote(self, number))
-
-
-def _number(value: Any) -> int:
-    if isinstance(value, Remote):
-        return int(value.__dict__["_number"])
-    raise TypeError(f"tests can pass plain values to the solution, not a {type(value).__name__}")
-
-
-def _update(before: Any, after: Any) -> None:
-    if type(before) is not type(after) or before == after:
-        return
-    if isinstance(before, list):
-        before[:] = after
-    elif isinstance(before, dict | set):
-        before.clear()
-        before.update(after)
-
-
-def _exception(name: str, message: str) -> BaseException:
-    kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        try:
-            return kind(message)
-        except TypeError:  # one that takes more than a message
-            pass
-    return SolutionError(f"{name}: {message}")
+from rewards.remote import Line, Solution, serve
 
 
 def run(tests: list[ast.Module], solution: Solution) -> list[str | None]:
@@ -243,9 +44,18 @@ def _results(tree: ast.Module, space: dict[str, Any]) -> Iterator[str | None]:
         yield problem
     for name, value in [] if problem else list(space.items()):
         if isinstance(value, types.FunctionType) and name.startswith("test"):
-            yield _attempt(lambda test=value: asyncio.run(test()) if inspect.iscoroutinefunction(test) else test())
+            yield _attempt(functools.partial(_call, value))
         elif isinstance(value, type) and issubclass(value, unittest.TestCase):
             yield from _case_results(value)
+
+
+def _call(test: Any) -> None:
+    if inspect.iscoroutinefunction(test):
+        import asyncio  # slow to import, and rarely needed
+
+        asyncio.run(test())
+    else:
+        test()
 
 
 def _case_results(case: type[unittest.TestCase]) -> Iterator[str | None]:
@@ -311,6 +121,7 @@ def _statements(tree: ast.Module, kind: Any) -> bool:
 
 def main() -> int:
     """Start the solution's process, then read the tests, so that they were never in its memory."""
+    sys.set_int_max_str_digits(0)
     (out, out_end), (back, back_end) = os.pipe(), os.pipe()
     if os.fork() == 0:
         for end in (out_end, back):
@@ -326,22 +137,16 @@ def main() -> int:
     try:
         tests = checked(json.load(sys.stdin))
     except ValueError as error:
-        print(error, file=sys.stderr)
+        print(error, file=sys.stderr, flush=True)
         return 2
     results = run(tests, Solution(Line(back, out_end)))
     if not results:
-        print("the tests test nothing: no test was found in them", file=sys.stderr)
+        print("the tests test nothing: no test was found in them", file=sys.stderr, flush=True)
         return 2
     failures = [result for result in results if result is not None]
     passed = len(results) - len(failures)
     sys.stderr.write(f"\n{passed} of {len(results)} tests passed{f'; {failures[0]!r}' if failures else ''}\n")
     sys.stdout.write(f"\n{passed / len(results)}\n")
-    return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    sys.set_int_max_str_digits(0)
-    status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)
+    return 1 if failures else 0

@@ -4,6 +4,7 @@ It is a process of its own because the one that calls a reward has threads, and 
 exec there. It imports nothing outside the standard library and its two siblings.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -18,13 +19,15 @@ def main() -> None:
     """Read a run from standard input, as JSON; write a report, or `{"error": ...}`, to standard output."""
     namespaces.die_with_parent()
     spec = json.load(sys.stdin)
-    Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the kernel kills in here first
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the kernel kills in here first
     try:
-        report = _isolated(spec) if spec["isolated"] else _limited(spec)
+        if spec["isolated"]:
+            _isolated(spec)
+        else:
+            _send(_limited(spec))
     except OSError as error:
-        report = {"error": error.strerror or str(error)}
-    if report is not None:
-        _send(report)
+        _send({"error": error.strerror or str(error)})
 
 
 def _isolated(spec: dict[str, Any]) -> None:

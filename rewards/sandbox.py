@@ -12,7 +12,6 @@ import base64
 import functools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -207,18 +206,36 @@ def _launch(spec: dict[str, Any], timeout: float) -> dict[str, Any]:
 
 def _outcome(report: dict[str, Any]) -> Outcome:
     out, err = (base64.b64decode(report[name]).decode(errors="replace") for name in ("stdout", "stderr"))
-    return Outcome(
-        status=report["status"], ended=report["ended"], stdout=out, stderr=err, seconds=report["seconds"]
-    )
+    return Outcome(status=report["status"], ended=report["ended"], stdout=out, stderr=err, seconds=report["seconds"])
 
 
 def _remove(folder: str) -> None:
-    """Remove a directory, also what was made unreadable in it."""
+    """Remove a directory, whatever was made unreadable in it and however deep it is; follows no link.
 
-    def allow(function: Any, path: str, _: Any) -> None:
-        os.chmod(os.path.dirname(path), 0o700)
-        if not os.path.islink(path):
-            os.chmod(path, 0o700)
-        function(path)
+    Walks with one directory open at a time and relative names: neither paths nor the stack can grow too long.
+    """
+    os.chmod(folder, 0o700)
+    here, names = os.open(folder, os.O_RDONLY), list[str]()
+    while True:
+        below = _remove_files(here)
+        if below is not None:
+            os.chmod(below, 0o700, dir_fd=here)
+            names.append(below)
+        elif not names:
+            break
+        above, here = here, os.open(below or "..", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=here)
+        os.close(above)
+        if below is None:
+            os.rmdir(names.pop(), dir_fd=here)
+    os.close(here)
+    os.rmdir(folder)
 
-    shutil.rmtree(folder, onerror=allow)
+
+def _remove_files(directory: int) -> str | None:
+    """Remove files up to the first directory, and return its name; None when nothing is left."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                return entry.name
+            os.unlink(entry.name, dir_fd=directory)
+    return None

@@ -17,17 +17,20 @@ from typing import Any
 
 from rewards.namespaces import drop_capabilities
 
+Owner = tuple[int, int] | None
+"""User and group to run as, or None to stay what this process is."""
+
 _TICK = 0.1
 """Seconds between two looks at the memory in use."""
 
 
-def supervise(spec: Mapping[str, Any], scratch: str, owner: tuple[int, int] | None, isolated: bool) -> dict[str, Any]:
+def supervise(spec: Mapping[str, Any], scratch: str, owner: Owner, isolated: bool) -> dict[str, Any]:
     """Write the files, run the program, wait for its end or for what ends it.
 
     Args:
         spec: What `rewards.sandbox` sends.
         scratch: The scratch directory; it exists and belongs to the owner.
-        owner: User and group to run as, or None to stay what this process is.
+        owner: Whom to run as.
         isolated: Whether this process is the first of its namespaces.
 
     Returns:
@@ -113,7 +116,7 @@ def _reap(child: int) -> int | None:
     return status
 
 
-def _start(spec: Mapping[str, Any], scratch: str, owner: tuple[int, int] | None, isolated: bool) -> tuple[int, _Outputs]:
+def _start(spec: Mapping[str, Any], scratch: str, owner: Owner, isolated: bool) -> tuple[int, _Outputs]:
     (out, out_end), (err, err_end), (failure, failure_end) = os.pipe(), os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -142,7 +145,7 @@ def _connect(text: bytes, out: int, err: int) -> None:
         os.dup2(descriptor, number)
 
 
-def _limit(limits: Mapping[str, Any], owner: tuple[int, int] | None, isolated: bool) -> None:
+def _limit(limits: Mapping[str, Any], owner: Owner, isolated: bool) -> None:
     """Lower what this process may use and do, for good."""
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
@@ -165,20 +168,22 @@ def _limit(limits: Mapping[str, Any], owner: tuple[int, int] | None, isolated: b
     for kind, bound in bounds.items():
         _, hard = resource.getrlimit(kind)
         most = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(kind, (most, most))
+        # A second later than SIGXCPU, which says why, comes SIGKILL, which cannot be ignored.
+        later = most + 1 if kind == resource.RLIMIT_CPU and hard == resource.RLIM_INFINITY else most
+        resource.setrlimit(kind, (most, later))
 
 
-def _others(isolated: bool, owner: tuple[int, int] | None) -> int:
+def _others(isolated: bool, owner: Owner) -> int:
     """How many of the user's processes the kernel counts beside the program's own."""
     if owner is not None:
         return 0
     if isolated:
         return 2  # the launcher and this process's parent
     mine = os.getuid()
-    return sum(_threads(process) for process in _processes() if _user(process) == mine)
+    return sum(_threads(process) for process in _processes() if _user(process) == mine) - 1
 
 
-def _kill_all(owner: tuple[int, int] | None) -> None:
+def _kill_all(owner: Owner) -> None:
     """Without namespaces: kill what the program left. A user of its own makes that one step nobody can outrun."""
     if owner is not None:
         killer = os.fork()
@@ -241,7 +246,7 @@ def _user(process: int) -> int:
     return -1
 
 
-def _write_files(scratch: Path, files: Mapping[str, str], owner: tuple[int, int] | None) -> None:
+def _write_files(scratch: Path, files: Mapping[str, str], owner: Owner) -> None:
     for name, content in files.items():
         (scratch / name).write_bytes(base64.b64decode(content))
         if owner is not None:
