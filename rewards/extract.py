@@ -6,7 +6,9 @@ from collections.abc import Container
 PYTHON = ("", "python", "py", "python3")
 """How a fence around Python is marked, or not at all."""
 
-_FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)")
+_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)")
+_AFTER_TEXT = re.compile(r"(?P<indent>).*[^`~](?P<marks>`{3,}|~{3,})(?P<info>\w+)")
+"""A fence that opens behind text, as in "The code: ```python"; only with a language, or it may close one."""
 
 
 def last_code(text: str, languages: Container[str] | None = None) -> str:
@@ -19,14 +21,21 @@ def last_code(text: str, languages: Container[str] | None = None) -> str:
         text: The reply.
         languages: How the fence may be marked, in lower case; None for any.
     """
-    found, marks, lines, counts = text, "", list[str](), False
+    fences = [lines for language, lines in _fences(text) if languages is None or language in languages]
+    return "".join(fences[-1]) if fences else text
+
+
+def _fences(text: str) -> list[tuple[str, list[str]]]:
+    """Language and lines of every fence, in order; lines lose the indentation that the fence has."""
+    found: list[tuple[str, list[str]]] = []
+    marks = indent = ""
     for line in text.splitlines(keepends=True):
         fence = _FENCE.fullmatch(line.rstrip())
-        if not marks and fence:
-            language = fence["info"].split()[0].lower() if fence["info"].strip() else ""
-            marks, lines, counts = fence["marks"], [], languages is None or language in languages
-        elif fence and fence["marks"].startswith(marks) and not fence["info"]:
-            found, marks = "".join(lines) if counts else found, ""
+        if marks and fence and fence["marks"].startswith(marks) and not fence["info"]:
+            marks = ""
         elif marks:
-            lines.append(line)
-    return "".join(lines) if marks and counts else found
+            found[-1][1].append(line.removeprefix(indent))
+        elif opening := fence or _AFTER_TEXT.fullmatch(line.rstrip()):
+            marks, indent = opening["marks"], opening["indent"]
+            found.append(((opening["info"].split() or [""])[0].lower(), []))
+    return found

@@ -51,6 +51,7 @@ def _isolated(spec: dict[str, Any]) -> None:
 
 def _limited(spec: dict[str, Any]) -> dict[str, Any]:
     """Run under limits only, and as another user where this one is root."""
+    namespaces.hide()
     namespaces.adopt_orphans()
     owner = _spare_user() if os.geteuid() == 0 else None
     if owner is not None:

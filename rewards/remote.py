@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -77,11 +77,14 @@ class Line:
 
 def serve(line: Line, path: str) -> None:
     """Load the solution, say what it defines, then answer calls for ever."""
-    objects: list[Any] = []
+    objects: list[Any] = [builtins]
+    numbers = {id(builtins): 0}
 
     def keep(value: Any) -> int:
-        objects.append(value)
-        return len(objects) - 1
+        if id(value) not in numbers:
+            numbers[id(value)] = len(objects)
+            objects.append(value)
+        return numbers[id(value)]
 
     def answer(request: dict[str, Any]) -> Any:
         target = objects[request["target"]]
@@ -112,7 +115,7 @@ def serve(line: Line, path: str) -> None:
 
 
 class Remote:
-    """A handle to an object of the solution: its attributes, calling it, length, items and iteration."""
+    """A handle to an object of the solution: attributes, calls, items, arithmetic, order. It equals only itself."""
 
     def __init__(self, solution: "Solution", number: int) -> None:
         self.__dict__.update(_solution=solution, _number=number)
@@ -120,22 +123,45 @@ class Remote:
     def __getattr__(self, name: str) -> Any:
         return self._solution.ask(self._number, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._built_in("setattr", name, value)
+
     def __call__(self, *arguments: Any, **names: Any) -> Any:  # noqa: D102
         return self._solution.ask(self._number, None, arguments, names)
 
     def __len__(self) -> int:
-        return int(self.__getattr__("__len__")())
+        return int(self._built_in("len"))
 
-    def __getitem__(self, key: Any) -> Any:
-        return self.__getattr__("__getitem__")(key)
+    def __bool__(self) -> bool:
+        return bool(self._built_in("bool"))
 
-    def __iter__(self) -> Iterator[Any]:
-        following = self.__getattr__("__iter__")().__getattr__("__next__")
-        while True:
-            try:
-                yield following()
-            except StopIteration:
-                return
+    def __str__(self) -> str:
+        return str(self._built_in("str"))
+
+    def __iter__(self) -> Any:
+        return self._built_in("iter")
+
+    def __next__(self) -> Any:
+        return self._built_in("next")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remote) and other.__dict__["_number"] == self.__dict__["_number"]
+
+    def __hash__(self) -> int:
+        return hash(self.__dict__["_number"])
+
+    def _built_in(self, name: str, *arguments: Any) -> Any:
+        """A built-in function of the solution's process, on this object."""
+        return getattr(Remote(self._solution, 0), name)(self, *arguments)
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    return lambda self, *arguments: self.__getattr__(name)(*arguments)
+
+
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "neg", "abs")
+for _name in ("getitem", "setitem", "delitem", "enter", "exit", "lt", "le", "gt", "ge", *_ARITHMETIC):
+    setattr(Remote, f"__{_name}__", _operator(f"__{_name}__"))
 
 
 class Solution:

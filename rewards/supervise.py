@@ -11,11 +11,12 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rewards.namespaces import drop_capabilities
+from rewards.processes import descendants, memory, processes, threads, user
 
 Owner = tuple[int, int] | None
 """User and group to run as, or None to stay what this process is."""
@@ -99,7 +100,7 @@ def _watch(child: int, outputs: _Outputs, limits: Mapping[str, Any], isolated: b
             return None, "timeout"
         if now > look:
             look = now + _TICK
-            if _memory(isolated) > limits["memory_mb"] * 2**20:
+            if memory(isolated) > limits["memory_mb"] * 2**20:
                 return None, "memory"
 
 
@@ -180,7 +181,7 @@ def _others(isolated: bool, owner: Owner) -> int:
     if isolated:
         return 2  # the launcher and this process's parent
     mine = os.getuid()
-    return sum(_threads(process) for process in _processes() if _user(process) == mine) - 1
+    return sum(threads(process) for process in processes() if user(process) == mine) - 1
 
 
 def _kill_all(owner: Owner) -> None:
@@ -194,7 +195,7 @@ def _kill_all(owner: Owner) -> None:
             os._exit(0)
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        for process in [] if owner is not None else _descendants():
+        for process in [] if owner is not None else descendants():
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
         try:
@@ -203,47 +204,6 @@ def _kill_all(owner: Owner) -> None:
             time.sleep(0.005)
         except ChildProcessError:
             return
-
-
-def _descendants() -> list[int]:
-    parents = {process: _stat(process, 1) for process in _processes()}
-    found = [os.getpid()]
-    for process in found:
-        found += [child for child, parent in parents.items() if parent == process]
-    return found[1:]
-
-
-def _memory(isolated: bool) -> int:
-    """Bytes that only the program's processes use, as far as the kernel tells."""
-    total = 0
-    for process in _processes() if isolated else _descendants():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if process != os.getpid():
-                _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
-                total += (int(resident) - int(shared)) * resource.getpagesize()
-    return total
-
-
-def _processes() -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        yield from [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _stat(process: int, field: int) -> int:
-    """A number of /proc/<process>/stat, counted from the process's state; -1 when the process is gone."""
-    with contextlib.suppress(OSError, IndexError):
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[field])
-    return -1
-
-
-def _threads(process: int) -> int:
-    return max(0, _stat(process, 17))
-
-
-def _user(process: int) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat(f"/proc/{process}").st_uid
-    return -1
 
 
 def _write_files(scratch: Path, files: Mapping[str, str], owner: Owner) -> None:
