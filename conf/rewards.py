@@ -242,8 +242,10 @@ class CommandConfig(RewardConfig):
         if sum(map(bool, (self.command, self.tests, self.tests_column))) != 1:
             raise ConfigError("command: give one of command (a program and its arguments), tests and tests_column")
         for key, name in [("file", self.file), *(("files", name) for name in self.files)]:
-            if not re.fullmatch(r"[\w-][\w.-]*", name):
-                raise ConfigError(f"{key}: {name!r} must be a plain file name, of letters, digits, _ . and -")
+            if not re.fullmatch(r"[\w-][\w.-]*", name) or name in ("judge.zip", "sample.json"):
+                raise ConfigError(
+                    f"{key}: {name!r} must be a plain file name, of letters, digits, _ . and -, not taken"
+                )
         if self.file in self.files:
             raise ConfigError(f"files: {self.file!r} is the file with the completion")
 

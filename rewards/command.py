@@ -42,7 +42,7 @@ from conf.errors import ConfigError
 from conf.rewards import CommandConfig, CommandScore, Extract, RewardConfig
 from rewards.contract import Reward, RewardError, Sample, Value, shown
 from rewards.extract import PYTHON, last_code
-from rewards.sandbox import Limits, Outcome, Program, isolation, run
+from rewards.sandbox import Limits, Outcome, Program, SandboxError, isolation, run
 from rewards.sources import resolve
 
 _JUDGE = ("__init__.py", "remote.py", "judge.py")
@@ -53,6 +53,7 @@ _ENDED = {
     "timeout": "ran out of time ({0.timeout:g} s)",
     "output": "wrote more than {0.output_kb} kB",
     "memory": "used more than {0.memory_mb} MB",
+    "sandbox": "killed the process that watches it",
 }
 
 
@@ -62,6 +63,8 @@ def command(config: CommandConfig, folder: Path | None) -> Reward:
     Raises:
         ConfigError: The program does not exist or cannot be executed, or a file cannot be read.
     """
+    if sys.platform != "linux":
+        raise ConfigError("type: command needs Linux, whose means its sandbox is made of")
     limits = Limits(**{name: getattr(config, name) for name in Limits.__dataclass_fields__})
     files = {name: _content(f"files.{name}", resolve(path, folder)) for name, path in config.files.items()}
     visible = [str(resolve(path, folder)) for path in config.visible]
@@ -70,6 +73,8 @@ def command(config: CommandConfig, folder: Path | None) -> Reward:
     else:
         words = [sys.executable, "-I", "{scratch}/judge.zip", "{file}"]
         files["judge.zip"] = _judge()
+    if words[0] == sys.executable and not isolation().namespaces:
+        _try_python()
     tests = None if config.tests is None else [_content("tests", resolve(config.tests, folder)).decode()]
 
     def reward(sample: Sample) -> Value:
@@ -99,6 +104,17 @@ def _program(name: str, folder: Path | None) -> str:
     if found is None:
         raise ConfigError(f"command: there is no program {name!r} that can be executed")
     return os.path.abspath(found)
+
+
+def _try_python() -> None:
+    """Without namespaces, root's programs run as another user, and may be closed to that one."""
+    try:
+        run(Program(command=[sys.executable, "-I", "-S", "-c", ""]), Limits())
+    except SandboxError as error:
+        raise ConfigError(
+            f"command: {error}; as the kernel allows no namespaces, programs of root run as another user, who must be "
+            f"able to read Python's directory, {sys.base_prefix}"
+        ) from None
 
 
 def _content(key: str, path: Path) -> bytes:

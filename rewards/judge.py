@@ -12,12 +12,10 @@ that passed to standard output, and the first failure to standard error.
 import ast
 import ctypes
 import functools
-import inspect
 import json
 import os
 import sys
 import types
-import unittest
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,20 +43,26 @@ def _results(tree: ast.Module, space: dict[str, Any]) -> Iterator[str | None]:
     for name, value in [] if problem else list(space.items()):
         if isinstance(value, types.FunctionType) and name.startswith("test"):
             yield _attempt(functools.partial(_call, value))
-        elif isinstance(value, type) and issubclass(value, unittest.TestCase):
+        elif isinstance(value, type) and issubclass(value, _case_type()):
             yield from _case_results(value)
 
 
 def _call(test: Any) -> None:
-    if inspect.iscoroutinefunction(test):
+    running = test()
+    if isinstance(running, types.CoroutineType):
         import asyncio  # slow to import, and rarely needed
 
-        asyncio.run(test())
-    else:
-        test()
+        asyncio.run(running)
 
 
-def _case_results(case: type[unittest.TestCase]) -> Iterator[str | None]:
+def _case_type() -> Any:
+    """`unittest.TestCase` where the tests have imported it: it is slow to import."""
+    return getattr(sys.modules.get("unittest"), "TestCase", ())
+
+
+def _case_results(case: Any) -> Iterator[str | None]:
+    import unittest
+
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
     problems = [text.strip().rpartition("\n")[2] for _, text in result.failures + result.errors]

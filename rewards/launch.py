@@ -4,23 +4,35 @@ It is a process of its own because the one that calls a reward has threads, and 
 exec there. It imports nothing outside the standard library and its two siblings.
 """
 
-import contextlib
-import json
+from __future__ import annotations
+
+import marshal
 import os
+import signal
 import sys
-from pathlib import Path
-from typing import Any
 
 from rewards import namespaces
 from rewards.supervise import supervise
 
+TYPE_CHECKING = False  # `typing` alone would take as long to import as all the rest
+if TYPE_CHECKING:
+    from typing import Any
+
+    from rewards.supervise import Owner
+
 
 def main() -> None:
-    """Read a run from standard input, as JSON; write a report, or `{"error": ...}`, to standard output."""
+    """Read a run from standard input; write a report, or `{"error": ...}`, to standard output.
+
+    Both by `marshal`: the same Python is at either end, and it needs no import.
+    """
     namespaces.die_with_parent()
-    spec = json.load(sys.stdin)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the kernel kills in here first
+    spec = marshal.load(sys.stdin.buffer)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")  # out of memory, the kernel kills in here first
+    except OSError:
+        pass
     try:
         if spec["isolated"]:
             _isolated(spec)
@@ -51,6 +63,8 @@ def _isolated(spec: dict[str, Any]) -> None:
 
 def _limited(spec: dict[str, Any]) -> dict[str, Any]:
     """Run under limits only, and as another user where this one is root."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of `supervise`, which leaves no process behind
+    namespaces.die_with_parent(signal.SIGTERM)
     namespaces.hide()
     namespaces.adopt_orphans()
     owner = _spare_user() if os.geteuid() == 0 else None
@@ -59,12 +73,12 @@ def _limited(spec: dict[str, Any]) -> dict[str, Any]:
     return supervise(spec, spec["scratch"], owner, isolated=False)
 
 
-def _spare_user() -> tuple[int, int] | None:
+def _spare_user() -> Owner:
     """A user and group that nobody else has, different for every run; None where this process may not choose."""
     ids = []
     for kind in ("uid", "gid"):
-        lines = Path(f"/proc/self/{kind}_map").read_text().splitlines()
-        end, count = max((int(first) + int(count), int(count)) for first, _, count in map(str.split, lines))
+        with open(f"/proc/self/{kind}_map") as extents:
+            end, count = max((int(first) + int(count), int(count)) for first, _, count in map(str.split, extents))
         if count < 2:
             return None
         ids.append(min(end, 2**31) - 2 - os.getpid() % max(1, min(2**22, count // 8)))
@@ -72,6 +86,6 @@ def _spare_user() -> tuple[int, int] | None:
 
 
 def _send(report: dict[str, Any]) -> None:
-    data = json.dumps(report).encode()
+    data = marshal.dumps(report)
     while data:
         data = data[os.write(1, data) :]

@@ -5,11 +5,8 @@ directory in memory, its own processes in `/proc`, no network device. Home direc
 are not there at all. Needs Linux 5.12 (`mount_setattr`) and permission to make user namespaces.
 """
 
-import contextlib
 import ctypes
 import os
-from collections.abc import Sequence
-from pathlib import Path
 
 SCRATCH = "/scratch"
 """Where the scratch directory is in the new root."""
@@ -52,7 +49,7 @@ def enter() -> None:
         raise OSError("the user namespace's ids could not be mapped")
 
 
-def build_root(visible: Sequence[str], scratch_mb: int, owner: int, group: int) -> None:
+def build_root(visible: list[str], scratch_mb: int, owner: int, group: int) -> None:
     """Give this process, the first of its namespaces, a root directory of its own.
 
     Args:
@@ -94,9 +91,9 @@ def drop_capabilities() -> None:
     _check("no_new_privs", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
-def die_with_parent() -> None:
-    """Be killed when the parent (the thread that started this process) ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
+def die_with_parent(number: int = 9) -> None:
+    """Get a signal when the parent (the thread that started this process) ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
@@ -111,17 +108,16 @@ def hide() -> None:
 
 def _write_maps(process: int) -> int:
     """Map every user and group this process may map to themselves, or else only its own; returns an exit status."""
-    proc = Path(f"/proc/{process}")
     try:
-        everyone = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-        every_group = [line.split() for line in Path("/proc/self/gid_map").read_text().splitlines()]
-        (proc / "uid_map").write_text("".join(f"{first} {first} {count}\n" for first, _, count in everyone))
-        (proc / "gid_map").write_text("".join(f"{first} {first} {count}\n" for first, _, count in every_group))
+        for kind in ("uid_map", "gid_map"):
+            with open(f"/proc/self/{kind}") as extents:
+                known = [line.split() for line in extents]
+            _write(f"/proc/{process}/{kind}", "".join(f"{first} {first} {count}\n" for first, _, count in known))
     except OSError:
         try:
-            (proc / "setgroups").write_text("deny")
-            (proc / "uid_map").write_text(f"{os.geteuid()} {os.geteuid()} 1\n")
-            (proc / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1\n")
+            _write(f"/proc/{process}/setgroups", "deny")
+            _write(f"/proc/{process}/uid_map", f"{os.geteuid()} {os.geteuid()} 1\n")
+            _write(f"/proc/{process}/gid_map", f"{os.getegid()} {os.getegid()} 1\n")
         except OSError:
             return 1
     return 0
@@ -133,7 +129,7 @@ def _bind(source: str, target: str) -> None:
         os.makedirs(target)
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        Path(target).touch()
+        _write(target, "")
     _mount(_OLD + source, target, None, _BIND | _RECURSIVE)
 
 
@@ -148,9 +144,16 @@ def _make_devices() -> None:
 def _mount_proc() -> None:
     """Mount /proc, where a container does not forbid it, and forbid namespaces inside these; both can be missed."""
     os.mkdir("/proc")
-    with contextlib.suppress(OSError):
+    try:
         _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
-        Path("/proc/sys/user/max_user_namespaces").write_text("0")
+        _write("/proc/sys/user/max_user_namespaces", "0")
+    except OSError:
+        pass
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:

@@ -1,10 +1,10 @@
-"""What /proc says of processes: which there are, whose they are, how much memory they use."""
+"""What /proc says of processes: which there are, whose they are, how much memory they use.
 
-import contextlib
+Like everything the launcher imports, it imports little itself: a process is started for every run.
+"""
+
 import os
 import resource
-from collections.abc import Iterator
-from pathlib import Path
 
 
 def descendants() -> list[int]:
@@ -18,26 +18,19 @@ def descendants() -> list[int]:
 
 def memory(isolated: bool) -> int:
     """Bytes that only the program's processes use, as far as the kernel tells."""
-    total = 0
+    pages = 0
     for process in processes() if isolated else descendants():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if process != os.getpid():
-                _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
-                total += (int(resident) - int(shared)) * resource.getpagesize()
-    return total
+        if process != os.getpid() and (sizes := _read(f"/proc/{process}/statm").split()):
+            pages += int(sizes[1]) - int(sizes[2])
+    return pages * resource.getpagesize()
 
 
-def processes() -> Iterator[int]:
-    """All that this process can see."""
-    with contextlib.suppress(OSError):
-        yield from [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _stat(process: int, field: int) -> int:
-    """A number of /proc/<process>/stat, counted from the process's state; -1 when the process is gone."""
-    with contextlib.suppress(OSError, IndexError):
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[field])
-    return -1
+def processes() -> list[int]:
+    """All that this process can see; none without /proc."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
 
 
 def threads(process: int) -> int:
@@ -47,6 +40,21 @@ def threads(process: int) -> int:
 
 def user(process: int) -> int:
     """Whose process it is; -1 when it is gone."""
-    with contextlib.suppress(OSError):
+    try:
         return os.stat(f"/proc/{process}").st_uid
-    return -1
+    except OSError:
+        return -1
+
+
+def _stat(process: int, field: int) -> int:
+    """A number of /proc/<process>/stat, counted from the process's state; -1 when the process is gone."""
+    fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
+    return int(fields[field]) if fields else -1
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -8,9 +8,8 @@ Every run has limits on time, processor time, memory, processes, files and outpu
 call from any thread, any number at once: the launcher (`rewards.launch`) is a process of its own.
 """
 
-import base64
 import functools
-import json
+import marshal
 import os
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from typing import Any
 
 from rewards.contract import RewardError
 from rewards.namespaces import SCRATCH
+from rewards.processes import processes
 
 _GRACE = 30.0
 """Seconds a launcher may take beyond the program's own before it is given up."""
@@ -77,7 +77,7 @@ class Outcome:
 
     Attributes:
         status: Exit status, or minus the number of the signal that killed it; None when the sandbox ended it.
-        ended: Why the sandbox ended it: `timeout`, `output` or `memory`; None when it did not.
+        ended: Why the sandbox ended it: `timeout`, `output` or `memory`; `sandbox` when it ended the sandbox; or None.
         stdout: Standard output as text.
         stderr: Standard error as text.
         seconds: How long it ran.
@@ -146,13 +146,12 @@ def _isolation() -> Isolation:
 
 def _spec(program: Program, limits: Limits, scratch: str, namespaces: bool) -> dict[str, Any]:
     path = f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin"
-    encoded = {name: base64.b64encode(content).decode() for name, content in program.files.items()}
     return {
         "isolated": namespaces,
         "scratch": scratch,
         "command": [argument.replace("{scratch}", scratch) for argument in program.command],
-        "files": encoded,
-        "stdin": base64.b64encode(program.stdin).decode(),
+        "files": dict(program.files),
+        "stdin": program.stdin,
         "visible": [*_hops(sys.executable), sys.prefix, sys.base_prefix, *_hops(program.command[0]), *program.visible],
         # One thread for numeric libraries and one order of sets: a reward gives the same value every time.
         "environment": {
@@ -187,16 +186,17 @@ def _launch(spec: dict[str, Any], timeout: float) -> dict[str, Any]:
         start_new_session=True,
     ) as process:
         try:
-            out, err = process.communicate(json.dumps(spec).encode(), timeout=timeout)
+            out, err = process.communicate(marshal.dumps(spec), timeout=timeout)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise SandboxError(f"the sandbox did not end within {timeout:g} s") from None
-            raise
+            out, err = _stop(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
     try:
-        report: dict[str, Any] = json.loads(out)
-    except ValueError:
+        report: dict[str, Any] = marshal.loads(out)
+    except (ValueError, EOFError, TypeError):
+        if process.returncode < 0 and not spec["isolated"]:
+            _kill_strays(spec["scratch"])
+            return {"status": None, "ended": "sandbox", "stdout": b"", "stderr": b"", "seconds": timeout}
         said = err.decode(errors="replace").strip().rpartition("\n")[2]
         raise SandboxError(f"the sandbox failed: {said or f'it ended with status {process.returncode}'}") from None
     if "error" in report:
@@ -204,8 +204,29 @@ def _launch(spec: dict[str, Any], timeout: float) -> dict[str, Any]:
     return report
 
 
+def _stop(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """End a launcher: asked first, so that it can kill what the program started."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        return process.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()
+
+
+def _kill_strays(scratch: str) -> None:
+    """Kill what a program left that has killed its launcher, which only limits and the same user allow."""
+    for process in processes():
+        try:
+            with open(f"/proc/{process}/environ", "rb") as environment:
+                if f"HOME={scratch}".encode() in environment.read().split(b"\0"):
+                    os.kill(process, signal.SIGKILL)
+        except OSError:
+            pass  # another user's, or gone
+
+
 def _outcome(report: dict[str, Any]) -> Outcome:
-    out, err = (base64.b64decode(report[name]).decode(errors="replace") for name in ("stdout", "stderr"))
+    out, err = (report[name].decode(errors="replace") for name in ("stdout", "stderr"))
     return Outcome(status=report["status"], ended=report["ended"], stdout=out, stderr=err, seconds=report["seconds"])
 
 

@@ -4,19 +4,21 @@ Its process is the first of the sandbox's namespaces or, where there are none, t
 program falls back to. It does nothing else and has one thread.
 """
 
-import base64
-import contextlib
+from __future__ import annotations
+
 import os
 import resource
 import select
 import signal
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from rewards.namespaces import drop_capabilities
 from rewards.processes import descendants, memory, processes, threads, user
+
+TYPE_CHECKING = False  # `typing` alone would take as long to import as all the rest
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 Owner = tuple[int, int] | None
 """User and group to run as, or None to stay what this process is."""
@@ -36,12 +38,12 @@ def supervise(spec: Mapping[str, Any], scratch: str, owner: Owner, isolated: boo
 
     Returns:
         `status` (exit status, or minus a signal's number; None when ended from here), `ended` (`timeout`, `output`,
-        `memory` or None), `stdout`, `stderr` (base64), `seconds`.
+        `memory` or None), `stdout`, `stderr` (bytes), `seconds`.
 
     Raises:
         OSError: The program could not be started.
     """
-    _write_files(Path(scratch), spec["files"], owner)
+    _write_files(scratch, spec["files"], owner)
     started = time.monotonic()
     child, outputs = _start(spec, scratch, owner, isolated)
     try:
@@ -52,8 +54,8 @@ def supervise(spec: Mapping[str, Any], scratch: str, owner: Owner, isolated: boo
     return {
         "status": status,
         "ended": ended,
-        "stdout": base64.b64encode(outputs.texts[0]).decode(),
-        "stderr": base64.b64encode(outputs.texts[1]).decode(),
+        "stdout": bytes(outputs.texts[0]),
+        "stderr": bytes(outputs.texts[1]),
         "seconds": time.monotonic() - started,
     }
 
@@ -70,11 +72,13 @@ class _Outputs:
     def read(self) -> bool:
         """Take what is there; False when it is more than the limit."""
         for end, text in zip(self.ends, self.texts, strict=True):
-            with contextlib.suppress(BlockingIOError):
+            try:
                 while part := os.read(end, 65536):
                     text += part
                     if sum(map(len, self.texts)) > self.limit:
                         return False
+            except BlockingIOError:
+                pass
         return True
 
 
@@ -107,13 +111,12 @@ def _watch(child: int, outputs: _Outputs, limits: Mapping[str, Any], isolated: b
 def _reap(child: int) -> int | None:
     """Collect ended processes, as the first process of a system must; the program's exit status once it has one."""
     status = None
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            process, code = os.waitpid(-1, os.WNOHANG)
-            if process == 0:
-                break
-            if process == child:
-                status = os.waitstatus_to_exitcode(code)
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                status = os.waitstatus_to_exitcode(ended[1])
+    except ChildProcessError:
+        pass
     return status
 
 
@@ -122,7 +125,7 @@ def _start(spec: Mapping[str, Any], scratch: str, owner: Owner, isolated: bool) 
     child = os.fork()
     if child == 0:
         try:
-            _connect(base64.b64decode(spec["stdin"]), out_end, err_end)
+            _connect(spec["stdin"], out_end, err_end)
             os.chdir(scratch)
             _limit(spec["limits"], owner, isolated)
             os.execve(spec["command"][0], spec["command"], spec["environment"])
@@ -149,13 +152,12 @@ def _connect(text: bytes, out: int, err: int) -> None:
 def _limit(limits: Mapping[str, Any], owner: Owner, isolated: bool) -> None:
     """Lower what this process may use and do, for good."""
     os.setsid()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):  # Python ignores two of them; it is inherited
         signal.signal(number, signal.SIG_DFL)
     if os.geteuid() == 0 or isolated:
         drop_capabilities()
     if owner is not None:
-        with contextlib.suppress(PermissionError):  # forbidden in a user namespace with a single user
-            os.setgroups([])
+        os.setgroups([])
         os.setresgid(owner[1], owner[1], owner[1])
         os.setresuid(owner[0], owner[0], owner[0])
     bounds = {
@@ -190,14 +192,12 @@ def _kill_all(owner: Owner) -> None:
         killer = os.fork()
         if killer == 0:
             os.setresuid(owner[0], owner[0], owner[0])
-            with contextlib.suppress(OSError):
-                os.kill(-1, signal.SIGKILL)
+            _kill(-1)
             os._exit(0)
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         for process in [] if owner is not None else descendants():
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+            _kill(process)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -206,8 +206,16 @@ def _kill_all(owner: Owner) -> None:
             return
 
 
-def _write_files(scratch: Path, files: Mapping[str, str], owner: Owner) -> None:
+def _kill(process: int) -> None:
+    try:  # noqa: SIM105 (contextlib takes too long to import)
+        os.kill(process, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def _write_files(scratch: str, files: Mapping[str, bytes], owner: Owner) -> None:
     for name, content in files.items():
-        (scratch / name).write_bytes(base64.b64decode(content))
+        with open(f"{scratch}/{name}", "wb") as file:
+            file.write(content)
         if owner is not None:
-            os.chown(scratch / name, *owner)
+            os.chown(f"{scratch}/{name}", *owner)

@@ -1,6 +1,7 @@
 """Reward `command`: solutions that cheat on their tests, programs that see what they should, mistakes in settings."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ import pytest
 import yaml
 
 import rewards.command
+import rewards.sandbox
 from conf.errors import ConfigError
 from conf.rewards import load_rewards
 from rewards.command import notices
 from rewards.extract import PYTHON, last_code
-from rewards.sandbox import isolation
+from rewards.sandbox import Isolation, isolation
 from rewards.scoring import RewardSet, Score
 from rewards.sources import reward_sources
 
@@ -224,6 +226,7 @@ def test_a_program_of_a_users_own_runs_though_its_directory_is_hidden(tmp_path: 
         ({"command": "true"}, "reward.it.command: expected a list"),
         ({"command": ["true"], "file": "../x"}, "reward.it.file: '../x' must be a plain file name"),
         ({"command": ["true"], "files": {"/x": "y"}}, "reward.it.files: '/x' must be a plain file name"),
+        ({"tests": "t.py", "files": {"judge.zip": "y"}}, "reward.it.files: 'judge.zip' must be a plain file name"),
         ({"command": ["true"], "files": {"completion.py": "y"}}, "reward.it.files: 'completion.py' is the file"),
         ({"command": ["true"], "timeout": 0}, "reward.it.timeout: must be above 0"),
         ({"command": ["true"], "processes": 0}, "reward.it.processes: must be at least 1"),
@@ -233,6 +236,20 @@ def test_mistakes_in_settings(settings: dict[str, Any], message: str, tmp_path: 
     with pytest.raises(ConfigError) as error:
         RewardSet(load_rewards({"it": {"type": "command", **settings}}), tmp_path)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's programs run as another user")
+def test_a_python_that_the_sandbox_cannot_read_is_found_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A Python in a directory of root's own, where the kernel allows no namespaces."""
+    (tmp_path / "closed").mkdir(mode=0o700)
+    (tmp_path / "closed" / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "closed" / "python"))
+    for module in (rewards.command, rewards.sandbox):
+        monkeypatch.setattr(module, "isolation", lambda: Isolation(False, "limits only"))
+    with pytest.raises(ConfigError, match=r"^reward 'it': command: the sandbox failed: .*Permission denied"):
+        RewardSet(load_rewards({"it": {"type": "command", "command": ["python", "{file}"]}}))
 
 
 def test_the_example_of_the_documentation_works() -> None:
