@@ -261,6 +261,72 @@ class KeywordConfig(RewardConfig):
             raise ConfigError("words: needs at least one word, and none of them blank")
 
 
+class Extract(enum.Enum):
+    """Which part of a completion a program gets."""
+
+    none = "none"
+    code = "code"
+    python = "python"
+
+
+class CommandScore(enum.Enum):
+    """How the end of a program becomes a value."""
+
+    exit_status = "exit_status"
+    last_number = "last_number"
+
+
+@dataclass(kw_only=True)
+class CommandConfig(RewardConfig):
+    """Runs a program on the completion, in a sandbox; or unit tests on it (see `rewards.command`)."""
+
+    command: list[str] = field(default_factory=list)
+    """The program and its arguments, no shell: `{file}` is the file with the completion, `{sample}` one with all."""
+    tests: str | None = None
+    """In place of `command`: a file of Python unit tests, run on the completion."""
+    tests_column: str | None = None
+    """In place of `tests`: the column of the row that holds them, as text or a list of texts."""
+    extract: Extract = Extract.none
+    """`python`, `code`: what the last code fence holds (of Python; of any language), or all when there is none."""
+    file: str = "completion.py"
+    """Name of the file that holds the completion."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Further files to put beside it: name to path."""
+    visible: list[str] = field(default_factory=list)
+    """Files and directories the program may read beside the system's and Python's."""
+    score: CommandScore = CommandScore.exit_status
+    """`exit_status`: 1 when it is 0; `last_number`: the last number printed (of tests, the fraction that passed)."""
+    failed_value: float = 0.0
+    """The value when the program ends with another status, is killed, or runs out of time or another limit."""
+    timeout: float = option(10.0, gt=0)
+    """Seconds by the clock."""
+    cpu_seconds: int = option(10, ge=1)
+    """Seconds of processor time of each process."""
+    memory_mb: int = option(1024, ge=16)
+    """Address space of each process, and resident memory of all together."""
+    file_mb: int = option(64, ge=1)
+    """Size of a file; with namespaces, of all files together."""
+    processes: int = option(32, ge=1)
+    """Processes and threads at once."""
+    open_files: int = option(256, ge=16)
+    """File descriptors of each process."""
+    output_kb: int = option(1024, ge=1)
+    """Standard output and error together."""
+
+    def __post_init__(self) -> None:
+        """Require one thing to run, plain file names, and a fallback the completion's fault can have."""
+        super().__post_init__()
+        if sum(map(bool, (self.command, self.tests, self.tests_column))) != 1:
+            raise ConfigError("command: give one of command (a program and its arguments), tests and tests_column")
+        for key, name in [("file", self.file), *(("files", name) for name in self.files)]:
+            if not re.fullmatch(r"[\w-][\w.-]*", name) or name in ("judge.zip", "sample.json"):
+                raise ConfigError(
+                    f"{key}: {name!r} must be a plain file name, of letters, digits, _ . and -, not taken"
+                )
+        if self.file in self.files:
+            raise ConfigError(f"files: {self.file!r} is the file with the completion")
+
+
 @dataclass(kw_only=True)
 class CustomConfig(RewardConfig):
     """A Python function, called with those of `prompt`, `completion`, `reference`, `row` that it names."""
@@ -295,6 +361,7 @@ TYPES: dict[str, type[RewardConfig]] = {
     "keyword": KeywordConfig,
     "tool_call": ToolCallConfig,
     "math": MathConfig,
+    "command": CommandConfig,
     "custom": CustomConfig,
 }
 """The settings of every reward type."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.rewards import RewardConfig
+from rewards.command import command
 from rewards.contains import contains
 from rewards.contract import Reward
 from rewards.custom import custom
@@ -33,6 +34,7 @@ BUILDERS: dict[str, Callable[[Any], Reward]] = {
 FILE_BUILDERS: dict[str, Callable[[Any, Path | None], Reward]] = {
     "json": json,
     "tool_call": tool_call,
+    "command": command,
     "custom": custom,
 }
 """Rewards whose settings may name files, relative to a folder."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from conf.errors import ConfigError
-from conf.rewards import CustomConfig, JsonConfig, RewardConfig, ToolCallConfig
+from conf.rewards import CommandConfig, CustomConfig, JsonConfig, RewardConfig, ToolCallConfig
 
 
 def resolve(path: str, folder: Path | None) -> Path:
@@ -32,6 +32,8 @@ def reward_sources(configs: Mapping[str, RewardConfig], folder: Path | None = No
 def _origins(config: RewardConfig, folder: Path | None) -> list[Path]:
     if isinstance(config, JsonConfig | ToolCallConfig) and isinstance(config.schema, str):
         return [resolve(config.schema, folder)]
+    if isinstance(config, CommandConfig):
+        return [resolve(path, folder) for path in [*([config.tests] if config.tests else []), *config.files.values()]]
     if isinstance(config, CustomConfig) and config.path:
         return [resolve(config.path, folder)]
     if isinstance(config, CustomConfig) and config.function:

@@ -23,7 +23,7 @@ CUSTOM = {"type": "custom", "path": "reward.py"}
 MISTAKES: list[tuple[Any, str]] = [
     ({}, "reward: expected a mapping"),
     (None, "reward: expected a mapping"),
-    ({"a": "numeric"}, "reward.a: needs a type, one of contains, custom, exact"),
+    ({"a": "numeric"}, "reward.a: needs a type, one of command, contains, custom, exact"),
     ({"a": {"type": "nummeric"}}, "reward.a: needs a type"),
     ({"a": {"type": ["numeric"]}}, "reward.a: needs a type"),
     ({"a": {**N, "tolerence": 1}}, "reward.a.tolerence: unknown key; did you mean 'tolerance'?"),
