@@ -10,6 +10,7 @@ from rewards.contract import Reward
 from rewards.custom import custom
 from rewards.exact import exact
 from rewards.fields import fields
+from rewards.gym import gym
 from rewards.json import json
 from rewards.keyword import keyword
 from rewards.length import length
@@ -24,6 +25,7 @@ BUILDERS: dict[str, Callable[[Any], Reward]] = {
     "fields": fields,
     "length": length,
     "keyword": keyword,
+    "gym": gym,
 }
 """Rewards that need nothing but their settings."""
 
