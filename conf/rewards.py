@@ -189,7 +189,7 @@ class GymConfig(RewardConfig):
     """What the scorer of the row's own reasoning-gym task says, for rows of a source `gym:<task>`."""
 
     tag: str | None = None
-    """The answer is inside the last pair of these tags: `answer` for `<answer>7</answer>`; the whole reply if absent."""
+    """Take the answer from the last pair of these tags, `answer` for `<answer>7</answer>`; else the whole reply."""
     partial: bool = True
     """Keep the scorer's partial credit; otherwise 1 for full marks and 0 for anything less."""
     runs_replies: bool = False

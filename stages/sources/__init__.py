@@ -1,4 +1,7 @@
-"""Where rows come from: a file, a Python function, a task of reasoning-gym or a dataset of the hub. What they mean is `stages.mapping`'s."""
+"""Where rows come from: a file, a Python function, a task of reasoning-gym or a dataset of the hub.
+
+What they mean is `stages.mapping`'s.
+"""
 
 import hashlib
 import itertools
@@ -42,8 +45,9 @@ def read_source(config: DataConfig, base_dir: Path) -> list[Record]:
 
 
 def source_identity(config: DataConfig, base_dir: Path) -> list[Any]:
-    """What determines the rows of a source, as plain JSON: a file's content, a function's source, a task's settings, a hub
-    commit.
+    """What determines the rows of a source, as plain JSON.
+
+    A file's content, a function's source, a task's settings and library version, a hub commit.
 
     Raises:
         UserError: The source cannot be found.

@@ -50,7 +50,7 @@ def one(task: str, **args: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("task", VARIED)
 def test_the_right_answer_of_a_prepared_row_gets_full_marks(task: str, tmp_path: Path) -> None:
-    for row in prepared(task, tmp_path, size=12, seed=5):
+    for row in prepared(task, tmp_path, size=30, seed=5):
         assert row.prompt == row.row["question"] and row.response == row.reference == row.row["answer"]
         assert scored(row, f" {row.reference}\n").values == {"it": 1.0}
 
@@ -93,11 +93,11 @@ def test_a_row_of_another_source(column: str) -> None:
 
 
 def test_the_settings_of_the_task_reach_its_scorer() -> None:
-    row = one("countdown", seed=1)
-    plain = scored(row, "1 + 1", runs_replies=True).values["it"]
-    row["config"] = {**row["config"], "max_numbers": 1}
-    assert plain == 0.01
-    assert "max_numbers" in scored(row, "1 + 1", runs_replies=True).errors["it"]
+    row = one("decimal_arithmetic", max_num_decimal_places=3, precision=6)
+    near = str(float(row["answer"]) + 5e-3)
+    assert scored(row, near).values["it"] < 1
+    row["config"] = {**row["config"], "max_num_decimal_places": 2}
+    assert scored(row, near).values["it"] == 1
 
 
 HOSTILE = ("__import__('pathlib').Path({path!r}).touch()", "[__import__('pathlib').Path({path!r}).touch()]")
@@ -109,21 +109,18 @@ def test_scorers_that_run_the_reply_need_the_users_word(task: str, tmp_path: Pat
     for text in HOSTILE:
         reply = text.format(path=str(hit))
         assert "runs_replies: true" in scored(row, reply).errors["it"]
-        assert not hit.exists()
-        scored(row, reply, runs_replies=True)
+    assert not hit.exists()
+    for text in HOSTILE:
+        scored(row, text.format(path=str(hit)), runs_replies=True)
     assert hit.exists(), "the library does not run replies of this task any more: take it off the list"
 
 
 def test_no_other_scorer_runs_the_reply() -> None:
     from reasoning_gym.factory import DATASETS
 
-    evaluating = {name for name, (dataset, _) in DATASETS.items() if _evaluates(inspect.getsource(dataset))}
-    only_their_own = {"basic_arithmetic", "bitwise_arithmetic", "number_sorting", "propositional_logic"}
-    assert evaluating - only_their_own <= RUNS_REPLIES
-
-
-def _evaluates(source: str) -> bool:
-    return re.search(r"(?<!\w)(eval|exec|parse_expr|sympify|literal_eval_unsafe)\(", source) is not None
+    runs = re.compile(r"\b(eval|exec|compile|parse_expr|sympify|simplify)\(")
+    found = {name for name, (dataset, _) in DATASETS.items() if runs.search(inspect.getsource(dataset.score_answer))}
+    assert found - {"number_sorting"} == RUNS_REPLIES, "number_sorting runs nothing but its own answer"
 
 
 TASK_ERRORS: list[tuple[str, dict[str, Any], list[str]]] = [
@@ -134,8 +131,7 @@ TASK_ERRORS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("chain_sum", {"min_terms": 0}, ["args: 'chain_sum' refuses", "min_terms must be positive"]),
     ("chain_sum", {"min_terms": "two"}, ["refuses", "'str' and 'int'"]),
     ("chain_sum", {"seed": None}, ["args.seed: expected a whole number, got None"]),
-    ("arc_agi", {"size": 2}, ["row 1", "gives its own answer 0.05, not 1, once the row is JSON"]),
-    ("rearc", {"size": 2}, ["row 1", "gives its own answer 0.05"]),
+    ("rearc", {"size": 2}, ["row 1", "gives its own answer 0.05, not 1, once the row is JSON"]),
     ("graph_color", {"size": 2}, ["row 1", "has no answer of its own"]),
 ]
 

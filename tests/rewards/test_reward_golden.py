@@ -23,6 +23,8 @@ def cases() -> list[Any]:
 
 
 def score(kind: str, case: dict[str, Any], folder: Path) -> Score:
+    if kind == "gym":
+        pytest.importorskip("reasoning_gym", reason='needs "ratchet[gym]"')
     settings = {"type": kind, **case.get("settings", {})}
     if "source" in case:
         (folder / "reward.py").write_text(case["source"], encoding="utf-8")
