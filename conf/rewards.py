@@ -328,6 +328,24 @@ class CommandConfig(RewardConfig):
 
 
 @dataclass(kw_only=True)
+class GymConfig(RewardConfig):
+    """What the scorer of the row's own reasoning-gym task says, for rows of a source `gym:<task>`."""
+
+    tag: str | None = None
+    """Take the answer from the last pair of these tags, `answer` for `<answer>7</answer>`; else the whole reply."""
+    partial: bool = True
+    """Keep the scorer's partial credit; otherwise 1 for full marks and 0 for anything less."""
+    runs_replies: bool = False
+    """Allow tasks whose scorer runs the reply as Python code (`rewards.gym.RUNS_REPLIES`), outside any sandbox."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty tag."""
+        super().__post_init__()
+        if self.tag is not None and not re.fullmatch(r"[\w-]+", self.tag):
+            raise ConfigError(f"tag: expected a name such as answer, without brackets, got {self.tag!r}")
+
+
+@dataclass(kw_only=True)
 class CustomConfig(RewardConfig):
     """A Python function, called with those of `prompt`, `completion`, `reference`, `row` that it names."""
 
@@ -362,6 +380,7 @@ TYPES: dict[str, type[RewardConfig]] = {
     "tool_call": ToolCallConfig,
     "math": MathConfig,
     "command": CommandConfig,
+    "gym": GymConfig,
     "custom": CustomConfig,
 }
 """The settings of every reward type."""

@@ -11,6 +11,7 @@ from rewards.contract import Reward
 from rewards.custom import custom
 from rewards.exact import exact
 from rewards.fields import fields
+from rewards.gym import gym
 from rewards.json import json
 from rewards.keyword import keyword
 from rewards.length import length
@@ -28,6 +29,7 @@ BUILDERS: dict[str, Callable[[Any], Reward]] = {
     "length": length,
     "keyword": keyword,
     "math": math,
+    "gym": gym,
 }
 """Rewards that need nothing but their settings."""
 

@@ -15,6 +15,7 @@ from conf.errors import UserError
 from conf.rewards import load_rewards
 from rewards.scoring import RewardSet
 from stages.generators.arithmetic import arithmetic
+from stages.generators.extraction import extraction
 from stages.generators.tool_calls import tool_calls
 
 
@@ -27,7 +28,7 @@ def test_additions_are_right_and_different_also_when_swapped() -> None:
     assert re.fullmatch(r"What is \d\d \+ \d\d\? Reply with just the number\.", rows[0]["question"])
 
 
-@pytest.mark.parametrize("generator", [arithmetic, tool_calls])
+@pytest.mark.parametrize("generator", [arithmetic, tool_calls, extraction])
 def test_the_seed_decides_and_more_rows_only_add(generator) -> None:
     rows = list(generator(rows=50, seed=1))
     assert rows == list(itertools.islice(generator(rows=200, seed=1), 50))
@@ -41,6 +42,7 @@ def test_the_seed_decides_and_more_rows_only_add(generator) -> None:
         (arithmetic, {"rows": 5, "digits": 0}, "digits must be at least 1"),
         (arithmetic, {"rows": 0}, "not 0 rows"),
         (tool_calls, {"rows": 0}, "between 1 and"),
+        (extraction, {"rows": 0}, "between 1 and"),
     ],
 )
 def test_impossible_arguments(generator, arguments, message: str) -> None:

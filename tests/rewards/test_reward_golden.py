@@ -32,6 +32,8 @@ def shared_reward(settings: str) -> Reward:
 
 def outcome(kind: str, case: dict[str, Any], folders: pytest.TempPathFactory) -> Value | str:
     """The value, or the message of the error."""
+    if kind == "gym":
+        pytest.importorskip("reasoning_gym", reason='needs "ratchet[gym]"')
     settings = {"type": kind, **case.get("settings", {})}
     sample = Sample(case.get("prompt", ""), case["completion"], case.get("reference"), case.get("row", {}))
     if "source" in case:
