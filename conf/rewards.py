@@ -263,10 +263,8 @@ def load_rewards(values: Any, where: str = "reward") -> dict[str, RewardConfig]:
 
 
 def _check_name(name: str, taken: Mapping[str, Any], key: str) -> None:
-    """A reward's name becomes metrics: `reward_<name>`, beside `reward_std`; `failed_<name>`, beside `failed_scores`."""
+    """A reward's name becomes metrics, `reward_<name>` and `failed_<name>`, beside `reward_std` and `failed_scores`."""
     if not _NAME.fullmatch(name) or name in ("std", "scores"):
-        raise ConfigError(
-            f"{key}: a reward cannot be called that; use letters, digits, _ . - (and not 'std', 'scores')"
-        )
+        raise ConfigError(f"{key}: a reward cannot be called that; use letters, digits, _ . - (not std, scores)")
     if name in taken:
         raise ConfigError(f"{key}: two rewards are called {name!r}; names must be unique")
