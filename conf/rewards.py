@@ -76,6 +76,14 @@ class RewardConfig:
 
 
 @dataclass(kw_only=True)
+class IsolatedConfig(RewardConfig):
+    """A reward that may hang or crash, and so is called in worker processes of its own (see `rewards.workers`)."""
+
+    timeout: float = option(10.0, gt=0)
+    """Seconds that one call may take; after that it is an error and its worker process is killed and replaced."""
+
+
+@dataclass(kw_only=True)
 class ExactConfig(RewardConfig):
     """1 when completion and reference are equal after normalising (see `rewards.text.normalise`)."""
 
@@ -346,21 +354,31 @@ class GymConfig(RewardConfig):
 
 
 @dataclass(kw_only=True)
-class CustomConfig(RewardConfig):
-    """A Python function, called with those of `prompt`, `completion`, `reference`, `row` that it names."""
+class CustomConfig(IsolatedConfig):
+    """A Python function, called with those of `prompt`, `completion`, `reference`, `row` that it names, or TRL-style.
+
+    One with a parameter `prompts`, `completions` or `completion_ids` is called as TRL calls its reward functions, with
+    lists and every column of the rows by name (see `rewards.trl_style`).
+    """
 
     path: str | None = None
     """A file with a function `reward`, or a folder (with `__init__.py` or `reward.py`) that has one."""
     function: str | None = None
     """Dotted path of an installed function, `package.module.function` or `package.module:function`, not a file."""
+    args: dict[str, Any] | None = None
+    """Arguments for a `function` that makes the reward function: it is called with them once, `{}` for none."""
+    conversational: bool | None = None
+    """TRL-style only: completions are messages (true) or texts (false); null takes it from the annotation."""
 
     def __post_init__(self) -> None:
-        """Require exactly one origin."""
+        """Require exactly one origin, and arguments for a function only."""
         super().__post_init__()
         if bool(self.path) == bool(self.function):
             raise ConfigError("path: give either path (a file or folder) or function (a dotted path)")
         if self.function and not all(self.module_and_name()):
             raise ConfigError(f"function: expected package.module.function, got {self.function!r}")
+        if self.args is not None and not self.function:
+            raise ConfigError("args: goes with function, which is called with them to make the reward function")
 
     def module_and_name(self) -> tuple[str, str]:
         """The two parts of `function`; a colon may stand between them."""
@@ -418,8 +436,8 @@ def _check_schema(schema: Any, column: str | None) -> None:
 
 
 def _check_name(name: str, taken: Mapping[str, Any], key: str) -> None:
-    """A reward's name becomes the metric `reward_<name>`, beside `reward_std`."""
-    if not _NAME.fullmatch(name) or name == "std":
-        raise ConfigError(f"{key}: a reward cannot be called that; use letters, digits, _ . - (and not 'std')")
+    """A reward's name becomes metrics, `reward_<name>` and `failed_<name>`, beside `reward_std` and `failed_scores`."""
+    if not _NAME.fullmatch(name) or name in ("std", "scores"):
+        raise ConfigError(f"{key}: a reward cannot be called that; use letters, digits, _ . - (not std, scores)")
     if name in taken:
         raise ConfigError(f"{key}: two rewards are called {name!r}; names must be unique")

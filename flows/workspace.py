@@ -138,7 +138,7 @@ class Workspace:
         for source in self.sources():
             self.prepared(source)
         for rewards in self.config.rewards.values():
-            RewardSet(rewards, self.base_dir)
+            RewardSet(rewards, self.base_dir).close()
         for edge in dict.fromkeys([BASE, *(edge for step in self.config.steps.values() for edge in step.model_edges)]):
             if edge not in self.config.steps:
                 self._model(edge, {})

@@ -1,8 +1,8 @@
 """The names of what a training stage reports: one row per optimiser step, the same names in MLflow and in files.
 
 Every training stage: `step, epoch, time, loss, learning_rate, grad_norm`. `preference` adds `margin, accuracy`;
-`reinforce` adds `reward, reward_std, kl, completion_len, truncated, all_equal, failed_scores` and `reward_<name>` for
-every reward.
+`reinforce` adds `reward, reward_std, kl, completion_len, truncated, all_equal, failed_scores`, `reward_<name>` for
+every reward and `failed_<name>` for every reward with `on_error: score`.
 `time` is seconds since the stage began to train; `epoch` counts passes over the training rows.
 """
 

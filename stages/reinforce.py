@@ -4,14 +4,15 @@ For every prompt a group of completions is sampled from the current model, score
 more or less likely by how each compares with its own group, while a KL penalty holds the model near its start.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from conf.rewards import RewardConfig
 from conf.schema import ReinforceConfig
-from rewards.scoring import RewardSet, Score
+from rewards.scoring import RewardSet, Score, failures
 from stages.chat import prompt_ids
 from stages.contract import StageContext, StageResult
 from stages.fold import load_folded
@@ -37,22 +38,27 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
     prepare(ctx.hardware, ctx.seed)
     tokenizer = load_tokenizer(ctx.start)
     rows = read_rows(ctx.data["train"])
-    trainer = reinforce_trainer(cfg, ctx, tokenizer, rows)
-    return train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(rows), columns=columns(ctx.rewards))
+    with RewardSet(ctx.rewards) as rewards:
+        trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, rewards)
+        return train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(rows), columns=columns(ctx.rewards))
 
 
-def columns(rewards: Iterable[str]) -> dict[str, str]:
+def columns(rewards: Mapping[str, RewardConfig]) -> dict[str, str]:
     """TRL's names of the progress columns of this stage, and ours; `kl` is absent without a KL penalty."""
     ours = ["reward", "reward_std", "completion_len", "truncated", "all_equal", "failed_scores"]
-    return {"kl": "kl", **{GROUPS + name: name for name in [*ours, *(f"reward_{name}" for name in rewards)]}}
+    ours += [*(f"reward_{name}" for name in rewards), *failures([], rewards)]
+    return {"kl": "kl", **{GROUPS + name: name for name in ours}}
 
 
 def reinforce_trainer(
-    cfg: ReinforceConfig, ctx: StageContext, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]
+    cfg: ReinforceConfig,
+    ctx: StageContext,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Row],
+    rewards: RewardSet,
 ) -> OnPolicyTrainer:
     """The trainer around the folded start model and a new adapter, which TRL makes right after seeding."""
     steps = planned_steps(cfg, len(rows), "prompts")
-    rewards = RewardSet(ctx.rewards)
     stop_ids = stop_token_ids(ctx.start, tokenizer)
     return OnPolicyTrainer(
         prompt_ids=[prompt_ids(tokenizer, ctx.start.config, row) for row in rows],
@@ -85,19 +91,14 @@ def total_reward(
         **_: Any,
     ) -> list[float]:
         completions = [read_completion(tokenizer, ids, stop_ids) for ids in completion_ids]
-        scores = [
-            _score(rewards, rows[index], completion.text, index)
-            for index, completion in zip(prompts, completions, strict=True)
-        ]
-        for name, value in summary(completions, scores, group_size).items():
+        samples = [rows[index].sample(reply.text) for index, reply in zip(prompts, completions, strict=True)]
+        scores = rewards.require_all(samples, lambda index: f"training row {prompts[index] + 1}")
+        metrics = {**summary(completions, scores, group_size), **failures(scores, rewards.configs)}
+        for name, value in metrics.items():
             log_metric(GROUPS + name, value)
         return [score.total for score in scores]
 
     return total
-
-
-def _score(rewards: RewardSet, row: Row, completion: str, index: int) -> Score:
-    return rewards.require(row.prompt_text, completion, row.reference, row.row, where=f"training row {index + 1}")
 
 
 def summary(completions: Sequence[Completion], scores: Sequence[Score], group_size: int) -> dict[str, float]:

@@ -24,8 +24,8 @@ def main(arguments: argparse.Namespace) -> int:
         values = OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
-    rewards = RewardSet(load_rewards(values, str(path)), path.parent)
-    lines = (json.dumps(scored, ensure_ascii=False) for scored in score_file(rewards, Path(arguments.rows)))
+    with RewardSet(load_rewards(values, str(path)), path.parent) as rewards:
+        lines = [json.dumps(scored, ensure_ascii=False) for scored in score_file(rewards, Path(arguments.rows))]
     if arguments.out:
         text = "".join(f"{line}\n" for line in lines)
         try:

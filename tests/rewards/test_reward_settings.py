@@ -121,7 +121,7 @@ CUSTOM_MISTAKES = [
     ("import torhc", "cannot be imported: ModuleNotFoundError: No module named 'torhc'"),
     ("def reward(completion) return 1", "cannot be imported: SyntaxError"),
     ("x = 1\n1 / 0", "cannot be imported: ZeroDivisionError: division by zero (reward.py, line 2)"),
-    ("def reward(completions, **rest): pass", "asks for 'completions'; it is called by keyword with any of prompt"),
+    ("def reward(answer, **rest): pass", "asks for 'answer'; it is called by keyword with any of prompt"),
     ("def reward(completion, /): pass", "asks for 'completion'"),
     ("async def reward(completion): pass", "is asynchronous"),
 ]
