@@ -228,7 +228,7 @@ class ToolCallConfig(RewardConfig):
 
 
 @dataclass(kw_only=True)
-class MathConfig(RewardConfig):
+class MathConfig(IsolatedConfig):
     """1 when the completion's last mathematical expression is equivalent to the reference, by math-verify."""
 
     decimals: int = option(6, ge=0, le=15)
@@ -336,7 +336,7 @@ class CommandConfig(RewardConfig):
 
 
 @dataclass(kw_only=True)
-class GymConfig(RewardConfig):
+class GymConfig(IsolatedConfig):
     """What the scorer of the row's own reasoning-gym task says, for rows of a source `gym:<task>`."""
 
     tag: str | None = None

@@ -1,13 +1,15 @@
-"""The two ways in which a reward is called: in this process, or in worker processes."""
+"""The ways in which a reward is called: in this process, in several threads of it, or in worker processes."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from conf.rewards import IsolatedConfig, RewardConfig
-from rewards.contract import Outcome, Reward, RewardError, Sample, Value, finite
+from conf.rewards import CommandConfig, IsolatedConfig, RewardConfig
+from rewards.contract import Outcome, Reward, RewardError, Sample, finite
 from rewards.library import build
-from rewards.workers import WorkerPool
+from rewards.workers import LIMIT, WorkerPool
 
 
 class Judge(Protocol):
@@ -47,11 +49,27 @@ class InProcess:
     def _outcome(self, sample: Sample) -> Outcome:
         try:
             value = self._reward(sample)
-            return Value(finite(value.value), value.explanation)
+            return replace(value, value=finite(value.value))
         except RewardError as error:
             return error
         except Exception as error:
             return RewardError(f"{type(error).__name__}: {error}")
+
+
+class Threaded(InProcess):
+    """A reward that waits for a program of its own at every call."""
+
+    def __init__(self, reward: Reward) -> None:
+        super().__init__(reward)
+        self._threads = ThreadPoolExecutor(LIMIT, thread_name_prefix="reward")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
+
+    def judge(self, samples: Sequence[Sample], until_failure: bool = False) -> list[Outcome]:
+        """Several at once."""
+        return list(self._threads.map(self._outcome, samples))
 
 
 def judge(config: RewardConfig, folder: Path | None) -> Judge:
@@ -60,4 +78,7 @@ def judge(config: RewardConfig, folder: Path | None) -> Judge:
     Raises:
         ConfigError: A file it needs cannot be used; the message starts with the setting's name.
     """
-    return WorkerPool(config, folder) if isinstance(config, IsolatedConfig) else InProcess(build(config, folder))
+    if isinstance(config, IsolatedConfig):
+        return WorkerPool(config, folder)
+    reward = build(config, folder)
+    return Threaded(reward) if isinstance(config, CommandConfig) else InProcess(reward)

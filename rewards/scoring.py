@@ -28,12 +28,14 @@ class Score:
         values: Value by reward, unweighted; one that failed has its `error_value` here, or is absent.
         errors: Message by reward, for those that failed.
         explanations: Why, by reward, for those that did not fail.
+        terms: The parts of the value, by name, for rewards whose value is a sum of named parts.
     """
 
     total: float
     values: dict[str, float]
     errors: dict[str, str]
     explanations: dict[str, str]
+    terms: dict[str, Mapping[str, float]]
 
 
 class RewardSet:
@@ -125,15 +127,18 @@ class RewardSet:
         values: dict[str, float] = {}
         errors: dict[str, str] = {}
         explanations: dict[str, str] = {}
+        terms: dict[str, Mapping[str, float]] = {}
         for name, outcome in outcomes.items():
             if isinstance(outcome, Value):
                 values[name], explanations[name] = outcome.value, outcome.explanation
+                if outcome.terms:
+                    terms[name] = outcome.terms
             else:
                 errors[name] = str(outcome)
                 fallback = self.configs[name].error_value
                 if self.configs[name].on_error is OnError.score and fallback is not None:
                     values[name] = fallback
-        return Score(self._total(values), values, errors, explanations)
+        return Score(self._total(values), values, errors, explanations, terms)
 
     def _total(self, values: Mapping[str, float]) -> float:
         if len(values) < len(self.configs):
@@ -175,7 +180,8 @@ def score_file(rewards: RewardSet, rows: Path) -> Iterator[dict[str, Any]]:
 
     A line is a JSON object with `completion` and optionally `prompt` and `reference`; the rewards' row is all of its
     columns but the completion. What comes out per line is `total` (None when a reward failed that has
-    `on_error: stop`), `rewards` (value by name, without those that failed) and `errors` (message by name).
+    `on_error: stop`), `rewards` (value by name, without those that failed) and `errors` (message by name), beside the
+    number of the row and its completion.
 
     Raises:
         UserError: The file cannot be read or has no rows, or a line is not such an object; names file and line.
@@ -186,9 +192,15 @@ def score_file(rewards: RewardSet, rows: Path) -> Iterator[dict[str, Any]]:
         samples.append(Sample(row.get("prompt") or "", row.pop("completion"), row.get("reference"), row))
     if not samples:
         raise UserError(f"{rows}: has no rows; each line is a JSON object with a completion")
-    for score in rewards.score_all(samples):
+    for number, (sample, score) in enumerate(zip(samples, rewards.score_all(samples), strict=True), start=1):
         total = None if math.isnan(score.total) else score.total
-        yield {"total": total, "rewards": score.values, "errors": score.errors}
+        yield {
+            "row": number,
+            "total": total,
+            "rewards": score.values,
+            "errors": score.errors,
+            "completion": sample.completion,
+        }
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
