@@ -229,7 +229,11 @@ class ToolCallConfig(RewardConfig):
 
 @dataclass(kw_only=True)
 class MathConfig(IsolatedConfig):
-    """1 when the completion's last mathematical expression is equivalent to the reference, by math-verify."""
+    """1 when the completion's last mathematical expression is equivalent to the reference, by math-verify.
+
+    An expression may keep the library busy until the time limit, which is an error as everywhere; `on_error: score`
+    with `error_value: 0` keeps a run going.
+    """
 
     decimals: int = option(6, ge=0, le=15)
     """Decimal places to which numbers are rounded where one of the two is written with a decimal point."""
