@@ -20,7 +20,7 @@ from flows.fingerprint import code_digest, digest, files_digest, library_version
 from flows.references import find_run
 from flows.store import Entry, Store
 from rewards.scoring import RewardSet
-from rewards.sources import reward_sources
+from rewards.sources import reward_libraries, reward_sources
 from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef, StageResult, Suite
 from stages.data import data_identity, prepare_data
@@ -223,7 +223,11 @@ class Workspace:
         return {"suite": dump(suite), "rows": self._source_id(suite.data), "rewards": self._rewards_id(rewards)}
 
     def _rewards_id(self, rewards: Mapping[str, RewardConfig]) -> dict[str, Any]:
-        return {"rewards": dump(rewards), "sources": files_digest(reward_sources(rewards, self.base_dir))}
+        return {
+            "rewards": dump(rewards),
+            "sources": files_digest(reward_sources(rewards, self.base_dir)),
+            "libraries": library_versions(reward_libraries(rewards)),
+        }
 
     def _fingerprint(
         self,

@@ -29,6 +29,14 @@ def reward_sources(configs: Mapping[str, RewardConfig], folder: Path | None = No
     return sorted(files)
 
 
+_LIBRARIES = {"json": "jsonschema", "tool_call": "jsonschema", "math": "math-verify", "gym": "reasoning-gym"}
+
+
+def reward_libraries(configs: Mapping[str, RewardConfig]) -> list[str]:
+    """The distributions that decide what these rewards say, each once, sorted."""
+    return sorted({_LIBRARIES[config.type] for config in configs.values() if config.type in _LIBRARIES})
+
+
 def _origins(config: RewardConfig, folder: Path | None) -> list[Path]:
     if isinstance(config, JsonConfig | ToolCallConfig) and isinstance(config.schema, str):
         return [resolve(config.schema, folder)]
