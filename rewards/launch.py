@@ -63,14 +63,17 @@ def _isolated(spec: dict[str, Any]) -> None:
 
 def _limited(spec: dict[str, Any]) -> dict[str, Any]:
     """Run under limits only, and as another user where this one is root."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of `supervise`, which leaves no process behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     namespaces.die_with_parent(signal.SIGTERM)
     namespaces.hide()
     namespaces.adopt_orphans()
     owner = _spare_user() if os.geteuid() == 0 else None
     if owner is not None:
         os.chown(spec["scratch"], *owner)
-    return supervise(spec, spec["scratch"], owner, isolated=False)
+    try:
+        return supervise(spec, spec["scratch"], owner, isolated=False)
+    except KeyboardInterrupt:  # by the host, which does not read the report, or by the program
+        return {"status": None, "ended": "sandbox", "stdout": b"", "stderr": b"", "seconds": 0.0}
 
 
 def _spare_user() -> Owner:
