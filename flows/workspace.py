@@ -19,6 +19,7 @@ from conf.steps import BASE, STAGES, Step
 from flows.fingerprint import code_digest, digest, files_digest, library_versions, outcome_fields
 from flows.references import find_run
 from flows.store import Entry, Store
+from rewards.command import notices
 from rewards.scoring import RewardSet
 from rewards.sources import reward_libraries, reward_sources
 from stages.cache import file_sha256
@@ -142,6 +143,13 @@ class Workspace:
         for edge in dict.fromkeys([BASE, *(edge for step in self.config.steps.values() for edge in step.model_edges)]):
             if edge not in self.config.steps:
                 self._model(edge, {})
+
+    def notices(self) -> list[str]:
+        """What a person should know before the run, of the rewards that its steps and suites use."""
+        steps = self.config.steps.values()
+        used = [step.reward for step in steps if step.reward]
+        used += [suite.reward for step in steps for suite in self._suites(step).values()]
+        return [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
 
     def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
         """The step's suites as its stage sees them."""
