@@ -1,16 +1,17 @@
 """The two ways in which a reward is called: in this process, or in worker processes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from conf.rewards import IsolatedConfig, RewardConfig
-from rewards.contract import Outcome, Reward, RewardError, Sample, Value, finite
+from rewards.contract import Outcome, Reward, RewardError, Sample, finite
 from rewards.library import build
 from rewards.workers import WorkerPool
 
 
-class Judge(Protocol):
+class Caller(Protocol):
     """What `rewards.scoring` needs of a reward."""
 
     def check(self) -> None:
@@ -47,14 +48,14 @@ class InProcess:
     def _outcome(self, sample: Sample) -> Outcome:
         try:
             value = self._reward(sample)
-            return Value(finite(value.value), value.explanation)
+            return replace(value, value=finite(value.value))
         except RewardError as error:
             return error
         except Exception as error:
             return RewardError(f"{type(error).__name__}: {error}")
 
 
-def judge(config: RewardConfig, folder: Path | None) -> Judge:
+def caller(config: RewardConfig, folder: Path | None) -> Caller:
     """The way a reward of these settings is called.
 
     Raises:
