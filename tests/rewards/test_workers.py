@@ -17,9 +17,10 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.rewards import load_rewards
-from rewards.contract import RewardError, Sample
+from rewards.calling import InThreads
+from rewards.contract import RewardError, Sample, Value
 from rewards.scoring import RewardSet, failures
-from rewards.workers import WorkerPool
+from rewards.workers import LIMIT, WorkerPool
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,6 +236,27 @@ def test_failures_are_counted_per_reward(tmp_path: Path) -> None:
         scores = rewards.require_all([Sample("", text, "", {}) for text in ("a", "", "", "ab")], str)
     assert [score.total for score in scores] == [1, -1, -1, 0.5]
     assert failures(scores, configs) == {"failed_mine": 2}
+
+
+def test_rewards_that_wait_do_so_together() -> None:
+    seen = []
+
+    def reward(sample: Sample) -> Value:
+        time.sleep(0.3)
+        seen.append(sample.completion)
+        if sample.completion == "bad":
+            raise RewardError("no")
+        return Value(len(sample.completion), "")
+
+    waiting = InThreads(reward)
+    began = time.monotonic()
+    outcomes = waiting.judge(samples(*("x" * length for length in range(8))))
+    assert [outcome.value for outcome in outcomes if isinstance(outcome, Value)] == list(range(8))
+    assert time.monotonic() - began < 8 * 0.3 * 0.8 or LIMIT == 1
+    seen.clear()
+    first = waiting.judge(samples("a", "bad", *"b" * 50), until_failure=True)
+    waiting.close()
+    assert [isinstance(outcome, RewardError) for outcome in first] == [False, True] and len(seen) < 40
 
 
 def workers_of(rewards: RewardSet) -> list[int]:
