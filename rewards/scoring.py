@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from conf.errors import ConfigError, UserError
 from conf.rewards import OnError, RewardConfig
+from rewards.calling import Caller, caller
 from rewards.contract import Outcome, RewardError, Sample, Value, shown
-from rewards.judges import Judge, judge
 
 _LARGEST = 1e30
 """Weighted values beyond this leave float32, in which trainers hold them."""
@@ -53,12 +53,12 @@ class RewardSet:
 
     def __init__(self, configs: Mapping[str, RewardConfig], folder: Path | None = None) -> None:
         self.configs = dict(configs)
-        self._judges: dict[str, Judge] = {}
+        self._callers: dict[str, Caller] = {}
         try:
             for name, config in configs.items():
                 with _named(name):
-                    self._judges[name] = judge(config, folder)
-            for name, made in self._judges.items():
+                    self._callers[name] = caller(config, folder)
+            for name, made in self._callers.items():
                 with _named(name):
                     made.check()  # after all of them were made: workers load at the same time
         except BaseException:
@@ -73,7 +73,7 @@ class RewardSet:
 
     def close(self) -> None:
         """End the worker processes."""
-        for made in self._judges.values():
+        for made in self._callers.values():
             made.close()
 
     def score(self, prompt: str, completion: str, reference: Any, row: Mapping[str, Any]) -> Score:
@@ -121,7 +121,7 @@ class RewardSet:
 
     def _judged(self, name: str, samples: Sequence[Sample], until_failure: bool) -> list[Outcome]:
         weight = self.configs[name].weight
-        return [_bounded(outcome, weight) for outcome in self._judges[name].judge(samples, until_failure)]
+        return [_bounded(outcome, weight) for outcome in self._callers[name].judge(samples, until_failure)]
 
     def _score(self, outcomes: Mapping[str, Outcome]) -> Score:
         values: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from conf.errors import ConfigError
@@ -50,11 +51,22 @@ def _origins(config: RewardConfig, folder: Path | None) -> list[Path]:
 
 
 def _module_file(module: str) -> list[Path]:
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return []
+    spec = _spec(module)
     return [Path(spec.origin)] if spec and spec.origin and spec.origin.endswith(".py") else []
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module is, found without importing it or the packages it is in, which may take long."""
+    top, *inner = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # a module of this process that did not come from a file
+        return None
+    for name in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(f"{spec.name}.{name}", spec.submodule_search_locations)
+    return spec
 
 
 def files_of(path: Path) -> list[Path]:

@@ -142,8 +142,7 @@ class Worker:
 
 def _environment() -> dict[str, str]:
     """The same modules as here; and sets in the same order in every worker, so that they give the same values."""
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),
-        "PYTHONHASHSEED": "0",
-    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "PYTHONHASHSEED": "0"}
+    if "PYTHONPATH" in os.environ:
+        environment["RATCHET_PYTHONPATH"] = os.environ["PYTHONPATH"]  # the worker puts it back
+    return environment

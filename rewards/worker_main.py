@@ -30,11 +30,12 @@ def main() -> None:
     """Answer until the requests end."""
     requests, replies = _private_pipes()
     threading.Thread(target=_end_with_parent, args=(requests.fileno(), os.getppid()), daemon=True).start()
-    opening = json.loads(requests.readline() or "null")
-    if opening is None:
+    opening = requests.readline()
+    if not opening:
         return
+    _forget_path()
     try:
-        reward = _build(**opening)
+        reward = _build(**json.loads(opening))
     except ConfigError as error:
         _write(replies, {"config_error": str(error)})
         return
@@ -65,6 +66,15 @@ def _end_with_parent(requests: int, parent: int) -> None:
     while not poll.poll(1000) and os.getppid() == parent:
         pass
     os.killpg(0, signal.SIGKILL)
+
+
+def _forget_path() -> None:
+    """The module path of this process is not for the programs that the reward runs."""
+    path = os.environ.pop("RATCHET_PYTHONPATH", None)
+    if path is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = path
 
 
 def _build(config: dict[str, Any], folder: str | None) -> Reward:

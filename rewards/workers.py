@@ -46,7 +46,7 @@ class WorkerPool:
         self._workers: list[Worker] = []
         weakref.finalize(self, _kill_all, self._workers, os.getpid())
         try:
-            opening = json.dumps({"config": dump(config), "folder": str((folder or Path()).absolute())})
+            opening = json.dumps({**dump({"config": config}), "folder": str((folder or Path()).absolute())})
         except (TypeError, ValueError) as error:
             raise ConfigError(f"args: hold what JSON cannot: {error}") from None
         self._opening = opening.encode() + b"\n"

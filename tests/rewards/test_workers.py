@@ -17,9 +17,10 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.rewards import load_rewards
-from rewards.contract import RewardError, Sample
+from rewards.calling import InThreads
+from rewards.contract import RewardError, Sample, Value
 from rewards.scoring import RewardSet, failures
-from rewards.workers import WorkerPool
+from rewards.workers import LIMIT, WorkerPool
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,17 +63,6 @@ HOSTILE = [
     ("raise ValueError('odd')", "ValueError: odd (mine.py, line 4)"),
     ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     ("def f(): return f()\n    return f()", "RecursionError"),
-    ("return float('nan')", "the value is not finite: nan"),
-    ("return -float('inf')", "the value is not finite: -inf"),
-    ("return 10 ** 400", "the value is not finite: OverflowError"),
-    ("return 1e300", "too large to train on"),
-    ("return '1'", "the value is not a number: '1' (str)"),
-    ("return None", "the value is not a number: None (NoneType)"),
-    ("return 1j", "the value is not a number: 1j (complex)"),
-    ("return [1.0]", "the value is not a number: [1.0] (list)"),
-    ("import numpy; return numpy.ones(2)", "the value is not a number: array([1., 1.]) (ndarray)"),
-    ("return type('Liar', (), {'__repr__': lambda self: 1 / 0})()", "ZeroDivisionError"),
-    ("return (number for number in [1])", "(generator)"),
 ]
 
 
@@ -89,6 +79,30 @@ def test_hostile_function(line: str, message: str, tmp_path: Path) -> None:
         assert message in bad.errors["mine"] and not bad.values and math.isnan(bad.total)
         with pytest.raises(RewardError, match=r"^row 1: reward 'mine' failed: .*completion 'bad'"):
             rewards.require_all(samples("a", "bad", "abc"), lambda index: f"row {index}")
+
+
+GARBAGE = [
+    ("float('nan')", "the value is not finite: nan"),
+    ("-float('inf')", "the value is not finite: -inf"),
+    ("10 ** 400", "the value is not finite: OverflowError"),
+    ("1e300", "too large to train on"),
+    ("'1'", "the value is not a number: '1' (str)"),
+    ("None", "the value is not a number: None (NoneType)"),
+    ("1j", "the value is not a number: 1j (complex)"),
+    ("[1.0]", "the value is not a number: [1.0] (list)"),
+    ("__import__('numpy').ones(2)", "the value is not a number: array([1., 1.]) (ndarray)"),
+    ("type('Liar', (), {'__repr__': lambda self: 1 / 0})()", "ZeroDivisionError"),
+    ("(number for number in [1])", "(generator)"),
+]
+
+
+def test_values_that_are_no_finite_number(tmp_path: Path) -> None:
+    source = "def reward(completion): return eval(completion)"
+    with custom(tmp_path, source, timeout=20) as rewards:
+        scores = rewards.score_all(samples(*(value for value, _ in GARBAGE), "True"))
+    for (value, message), score in zip(GARBAGE, scores, strict=False):
+        assert message in score.errors["mine"] and not score.values and math.isnan(score.total), value
+    assert scores[-1].values == {"mine": 1}
 
 
 HARMLESS = [
@@ -224,8 +238,29 @@ def test_failures_are_counted_per_reward(tmp_path: Path) -> None:
     assert failures(scores, configs) == {"failed_mine": 2}
 
 
+def test_rewards_that_wait_do_so_together() -> None:
+    seen = []
+
+    def reward(sample: Sample) -> Value:
+        time.sleep(0.3)
+        seen.append(sample.completion)
+        if sample.completion == "bad":
+            raise RewardError("no")
+        return Value(len(sample.completion), "")
+
+    waiting = InThreads(reward)
+    began = time.monotonic()
+    outcomes = waiting.judge(samples(*("x" * length for length in range(8))))
+    assert [outcome.value for outcome in outcomes if isinstance(outcome, Value)] == list(range(8))
+    assert time.monotonic() - began < 8 * 0.3 * 0.8 or LIMIT == 1
+    seen.clear()
+    first = waiting.judge(samples("a", "bad", *"b" * 50), until_failure=True)
+    waiting.close()
+    assert [isinstance(outcome, RewardError) for outcome in first] == [False, True] and len(seen) < 40
+
+
 def workers_of(rewards: RewardSet) -> list[int]:
-    return [worker._process.pid for judge in rewards._judges.values() for worker in judge._workers]  # type: ignore[attr-defined]
+    return [worker._process.pid for caller in rewards._callers.values() for worker in caller._workers]  # type: ignore[attr-defined]
 
 
 def test_a_set_that_is_never_closed_leaves_no_process(tmp_path: Path) -> None:
@@ -282,6 +317,19 @@ def test_from_a_thread_and_another_directory(tmp_path: Path, monkeypatch: pytest
     thread.start()
     thread.join()
     assert found == [1]
+
+
+@pytest.mark.parametrize("path", [None, "/nowhere"])
+def test_a_function_sees_the_environment_of_the_run(
+    path: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "x")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if path:
+        monkeypatch.setenv("PYTHONPATH", path)
+    source = "import os\ndef reward(row): return {k: os.environ.get(k) for k in row} == row"
+    with custom(tmp_path, source) as rewards:
+        assert rewards.score("", "", None, {"SOME_TOKEN": "x", "PYTHONPATH": path}).values == {"mine": 1}
 
 
 def test_a_worker_loads_nothing_heavy(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ways in which a reward is called: in this process, in several threads of it, or in worker processes."""
+"""The ways in which a reward is called: in this process, in threads of it, or in worker processes."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from conf.rewards import CommandConfig, IsolatedConfig, RewardConfig
+from conf.rewards import IsolatedConfig, RewardConfig
 from rewards.contract import Outcome, Reward, RewardError, Sample, finite
 from rewards.library import build
 from rewards.workers import LIMIT, WorkerPool
 
+WAITING_TYPES = frozenset({"command"})
+"""Rewards that wait for something else; types that need a process of their own have an `IsolatedConfig`."""
 
-class Judge(Protocol):
+
+class Caller(Protocol):
     """What `rewards.scoring` needs of a reward."""
 
     def check(self) -> None:
@@ -56,8 +59,8 @@ class InProcess:
             return RewardError(f"{type(error).__name__}: {error}")
 
 
-class Threaded(InProcess):
-    """A reward that waits for a program of its own at every call."""
+class InThreads(InProcess):
+    """A reward that spends its time waiting, such as for a program that it runs; several calls wait together."""
 
     def __init__(self, reward: Reward) -> None:
         super().__init__(reward)
@@ -65,14 +68,24 @@ class Threaded(InProcess):
 
     def close(self) -> None:
         """End the threads."""
-        self._threads.shutdown()
+        self._threads.shutdown(cancel_futures=True)
 
     def judge(self, samples: Sequence[Sample], until_failure: bool = False) -> list[Outcome]:
         """Several at once."""
-        return list(self._threads.map(self._outcome, samples))
+        futures = [self._threads.submit(self._outcome, sample) for sample in samples]
+        outcomes: list[Outcome] = []
+        try:
+            for future in futures:
+                outcomes.append(future.result())
+                if until_failure and isinstance(outcomes[-1], RewardError):
+                    break
+        finally:
+            for future in futures:
+                future.cancel()
+        return outcomes
 
 
-def judge(config: RewardConfig, folder: Path | None) -> Judge:
+def caller(config: RewardConfig, folder: Path | None) -> Caller:
     """The way a reward of these settings is called.
 
     Raises:
@@ -80,5 +93,4 @@ def judge(config: RewardConfig, folder: Path | None) -> Judge:
     """
     if isinstance(config, IsolatedConfig):
         return WorkerPool(config, folder)
-    reward = build(config, folder)
-    return Threaded(reward) if isinstance(config, CommandConfig) else InProcess(reward)
+    return (InThreads if config.type in WAITING_TYPES else InProcess)(build(config, folder))
