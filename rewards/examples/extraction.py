@@ -23,12 +23,13 @@ def checksum(completion: str, prompt: str) -> float:
         prompt: The document, whose amounts have two decimals and no thousands separators.
     """
     reply = _object(completion)
-    lines, total = reply.get("lines"), reply.get("total")
-    if not isinstance(lines, list) or not lines or not all(_is_amount(value) for value in [*lines, total]):
+    lines = reply.get("lines")
+    amounts = [*lines, reply.get("total")] if isinstance(lines, list) else []
+    if len(amounts) < 2 or not all(_is_amount(amount) for amount in amounts):
         return 0.0
-    cents, sum_cents = [round(line * 100) for line in lines], round(total * 100)
+    *cents, total = (round(amount * 100) for amount in amounts)
     stated = Counter(round(float(text.replace(",", ".")) * 100) for text in _AMOUNT.findall(prompt))
-    return float(sum(cents) == sum_cents and Counter([*cents, sum_cents]) <= stated)
+    return float(sum(cents) == total and Counter([*cents, total]) <= stated)
 
 
 def absence(completion: str, reference: Mapping[str, Any]) -> float:
