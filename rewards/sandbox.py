@@ -126,7 +126,7 @@ def run(program: Program, limits: Limits, within: Isolation | None = None) -> Ou
     try:
         return _outcome(_launch(_spec(program, limits, scratch, namespaces), limits.timeout + _GRACE))
     finally:
-        if not namespaces:
+        if not namespaces and os.path.isdir(scratch):
             remove(scratch)
 
 

@@ -195,7 +195,7 @@ def test_many_at_once_from_threads() -> None:
 
 @pytest.mark.parametrize("within", [NAMESPACES, LIMITS_ONLY], ids=["best", "limits"])
 def test_a_host_that_is_killed_takes_its_sandboxes_along(within: Isolation) -> None:
-    marker = f"marker-{uuid.uuid4()}"
+    marker, before = f"marker-{uuid.uuid4()}", scratches()
     sleep = "import os, time; os.fork() or os.setsid(); time.sleep(99)"
     code = (
         "import sys\nfrom rewards.sandbox import *\n"
@@ -206,7 +206,7 @@ def test_a_host_that_is_killed_takes_its_sandboxes_along(within: Isolation) -> N
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as host:
         wait_until(lambda: len(survivors(f"\0{marker}\0")) == 2)
         host.kill()
-    wait_until(lambda: not survivors(marker))
+    wait_until(lambda: not survivors(marker) and scratches() == before)
 
 
 def test_input_and_output() -> None:
