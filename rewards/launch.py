@@ -12,6 +12,7 @@ import signal
 import sys
 
 from rewards import namespaces
+from rewards.removal import remove
 from rewards.supervise import supervise
 
 TYPE_CHECKING = False  # `typing` alone would take as long to import as all the rest
@@ -72,7 +73,8 @@ def _limited(spec: dict[str, Any]) -> dict[str, Any]:
         os.chown(spec["scratch"], *owner)
     try:
         return supervise(spec, spec["scratch"], owner, isolated=False)
-    except KeyboardInterrupt:  # by the host, which does not read the report, or by the program
+    except KeyboardInterrupt:  # the host ended or gave up, or the program sent the signal
+        remove(spec["scratch"])
         return {"status": None, "ended": "sandbox", "stdout": b"", "stderr": b"", "seconds": 0.0}
 
 

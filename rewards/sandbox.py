@@ -24,6 +24,7 @@ from typing import Any
 from rewards.contract import RewardError
 from rewards.namespaces import SCRATCH
 from rewards.processes import processes
+from rewards.removal import remove
 
 _GRACE = 30.0
 """Seconds a launcher may take beyond the program's own before it is given up."""
@@ -38,7 +39,8 @@ class Limits:
     Attributes:
         timeout: Seconds by the clock.
         cpu_seconds: Seconds of processor time, for each process.
-        memory_mb: Address space of each process, and resident memory of all together (looked at ten times a second).
+        memory_mb: Address space of each process, and resident memory of all together (looked at ten times a second,
+            where /proc can be mounted).
         file_mb: Size of a file; with namespaces of all files together.
         processes: Processes and threads at once.
         open_files: File descriptors of each process.
@@ -124,24 +126,34 @@ def run(program: Program, limits: Limits, within: Isolation | None = None) -> Ou
     try:
         return _outcome(_launch(_spec(program, limits, scratch, namespaces), limits.timeout + _GRACE))
     finally:
-        if not namespaces:
-            _remove(scratch)
+        if not namespaces and os.path.isdir(scratch):
+            remove(scratch)
 
 
 @functools.cache
 def _isolation() -> Isolation:
-    test = Program(command=[sys.executable, "-I", "-S", "-c", ""])
+    tried = Isolation(True, "namespaces: no network, private processes, no files but the system's (read-only)")
     try:
-        outcome = run(test, Limits(), Isolation(True, ""))
-        problem = "" if outcome.status == 0 else f"its test ended with {outcome.ended or outcome.status}"
+        _user_inside(tried)
+        return tried
     except SandboxError as error:
         problem = str(error)
-    if not problem:
-        return Isolation(True, "namespaces: no network, private processes, no files but the system's (read-only)")
-    who = "another user" if os.geteuid() == 0 else "the same user"
+    try:
+        who = "the same user" if _user_inside(Isolation(False, "")) == os.geteuid() else "another user"
+    except SandboxError as error:
+        who = f"another user, who cannot execute Python ({error})"
     return Isolation(
         False, f"limits only, as {who}: network and readable host files can be reached (no namespaces: {problem})"
     )
+
+
+def _user_inside(within: Isolation) -> int:
+    outcome = run(
+        Program(command=[sys.executable, "-I", "-S", "-c", "import os; print(os.getuid())"]), Limits(), within
+    )
+    if outcome.status != 0:
+        raise SandboxError(f"its test ended with {outcome.ended or outcome.status}: {outcome.stderr.strip()}")
+    return int(outcome.stdout)
 
 
 def _spec(program: Program, limits: Limits, scratch: str, namespaces: bool) -> dict[str, Any]:
@@ -228,35 +240,3 @@ def _kill_strays(scratch: str) -> None:
 def _outcome(report: dict[str, Any]) -> Outcome:
     out, err = (report[name].decode(errors="replace") for name in ("stdout", "stderr"))
     return Outcome(status=report["status"], ended=report["ended"], stdout=out, stderr=err, seconds=report["seconds"])
-
-
-def _remove(folder: str) -> None:
-    """Remove a directory, whatever was made unreadable in it and however deep it is; follows no link.
-
-    Walks with one directory open at a time and relative names: neither paths nor the stack can grow too long.
-    """
-    os.chmod(folder, 0o700)
-    here, names = os.open(folder, os.O_RDONLY), list[str]()
-    while True:
-        below = _remove_files(here)
-        if below is not None:
-            os.chmod(below, 0o700, dir_fd=here)
-            names.append(below)
-        elif not names:
-            break
-        above, here = here, os.open(below or "..", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=here)
-        os.close(above)
-        if below is None:
-            os.rmdir(names.pop(), dir_fd=here)
-    os.close(here)
-    os.rmdir(folder)
-
-
-def _remove_files(directory: int) -> str | None:
-    """Remove files up to the first directory, and return its name; None when nothing is left."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                return entry.name
-            os.unlink(entry.name, dir_fd=directory)
-    return None
