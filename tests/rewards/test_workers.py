@@ -277,18 +277,16 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process with a set whose function hangs, and which tells the worker's id."""
     (tmp_path / "mine.py").write_text(
         "import os, time\n"
-        "def reward(row):\n    print(os.getpid(), file=open(row['fifo'], 'w'), flush=True)\n    while True: pass\n"
+        "def reward():\n    print(os.getpid(), file=open('new', 'w'), flush=True); os.replace('new', 'pid')\n"
+        "    while True: pass\n"
     )
     code = (
-        "import sys; from conf.rewards import load_rewards; from rewards.scoring import RewardSet\n"
+        "from conf.rewards import load_rewards; from rewards.scoring import RewardSet\n"
         "rewards = RewardSet(load_rewards({'a': {'type': 'custom', 'path': 'mine.py', 'timeout': 100}}))\n"
-        "rewards.score('', '', None, {'fifo': sys.argv[1]})\n"
+        "rewards.score('', '', None, {})\n"
     )
-    os.mkfifo(tmp_path / "fifo")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "fifo")], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     yield process
     process.kill()
     process.wait()
@@ -296,7 +294,10 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_busy_worker_ends_with_its_parent(how: signal.Signals, parent: Any, tmp_path: Path) -> None:
-    pid = int((tmp_path / "fifo").read_text())
+    end = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    pid = int((tmp_path / "pid").read_text())
     assert alive(pid)
     parent.send_signal(how)
     assert gone(pid)
