@@ -12,7 +12,8 @@ from conf.checks import otherwise
 from conf.errors import ConfigError
 from conf.loader import dump, load
 from conf.pipeline import load_pipeline
-from conf.rewards import RewardConfig, load_rewards
+from conf.reward_base import RewardConfig
+from conf.rewards import load_rewards
 from conf.schema import DataConfig, RatchetConfig, SuiteConfig
 from conf.steps import STAGES, Step, step_settings
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from conf.errors import ConfigError, UserError
 from conf.loader import dump
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
 from conf.steps import BASE, STAGES, Step

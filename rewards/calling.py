@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from conf.rewards import IsolatedConfig, RewardConfig
+from conf.reward_base import IsolatedConfig, RewardConfig
 from rewards.contract import Outcome, Reward, RewardError, Sample, finite
 from rewards.library import build
 from rewards.workers import LIMIT, WorkerPool

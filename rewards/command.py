@@ -38,8 +38,9 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from conf.code_rewards import CommandConfig, CommandScore, Extract
 from conf.errors import ConfigError
-from conf.rewards import CommandConfig, CommandScore, Extract, RewardConfig
+from conf.reward_base import RewardConfig
 from rewards.contract import Reward, RewardError, Sample, Value, shown
 from rewards.extract import PYTHON, last_code
 from rewards.sandbox import Limits, Outcome, Program, SandboxError, isolation, run

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from conf.code_rewards import CustomConfig
 from conf.errors import ConfigError
-from conf.rewards import CustomConfig
 from rewards.contract import Reward, RewardError, Sample, Value, description, shown
 from rewards.sources import files_of, resolve
 from rewards.trl_style import TrlReward, is_trl_style

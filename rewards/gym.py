@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from conf.code_rewards import GymConfig
 from conf.errors import ConfigError
 from conf.loader import unknown_key
-from conf.rewards import GymConfig
 from rewards.contract import Reward, RewardError, Sample, Value, shown
 
 COLUMNS = ("question", "answer", "metadata", "task", "config")

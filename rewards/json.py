@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from conf.rewards import JsonConfig
+from conf.structured_rewards import JsonConfig
 from rewards.contract import Reward, Sample, Value
 from rewards.parsing import parse_json
 from rewards.schema import schema_of

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
 from rewards.command import command
 from rewards.contains import contains
 from rewards.contract import Reward

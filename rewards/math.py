@@ -12,8 +12,8 @@ import re
 from decimal import Decimal
 from typing import Any
 
+from conf.code_rewards import MathConfig
 from conf.errors import ConfigError
-from conf.rewards import MathConfig
 from rewards.contract import Reward, RewardError, Sample, Value, reference_text, shown
 
 _BRACE = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)

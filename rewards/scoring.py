@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from conf.errors import ConfigError, UserError
-from conf.rewards import OnError, RewardConfig
+from conf.reward_base import OnError, RewardConfig
 from rewards.calling import Caller, caller
 from rewards.contract import Outcome, RewardError, Sample, Value, shown
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from conf.code_rewards import CommandConfig, CustomConfig
 from conf.errors import ConfigError
-from conf.rewards import CommandConfig, CustomConfig, JsonConfig, RewardConfig, ToolCallConfig
+from conf.reward_base import RewardConfig
+from conf.structured_rewards import JsonConfig, ToolCallConfig
 
 
 def resolve(path: str, folder: Path | None) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from conf.rewards import CallForm, ToolCallConfig
+from conf.structured_rewards import CallForm, ToolCallConfig
 from rewards.contract import Reward, RewardError, Sample, Value, shown
 from rewards.parsing import equal_json, parse_json
 from rewards.schema import Problem, schema_of

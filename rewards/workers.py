@@ -15,7 +15,7 @@ from pathlib import Path
 
 from conf.errors import ConfigError
 from conf.loader import dump
-from conf.rewards import IsolatedConfig
+from conf.reward_base import IsolatedConfig
 from rewards.batch import Batch
 from rewards.contract import Outcome, Sample
 from rewards.worker import Worker, WorkerDied

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
 from conf.schema import PairsConfig
 from rewards.scoring import RewardSet, Score, failures
 from stages.contract import StageContext, StageResult

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
 from conf.schema import ReinforceConfig
 from rewards.scoring import RewardSet, Score, failures
 from stages.chat import prompt_ids
