@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from conf.checks import otherwise
+from conf.checks import ADDED, otherwise
 from conf.errors import ConfigError
 from conf.loader import dump, load
 from conf.pipeline import load_pipeline
@@ -109,7 +109,8 @@ def _groups(values: Mapping[str, Any], group: str) -> Iterable[tuple[str, Any]]:
 
 
 def _check_names(config: RunConfig) -> None:
-    for name, step in config.steps.items():
+    own_first = sorted(config.steps.items(), key=lambda item: item[1].stage in ADDED)
+    for name, step in own_first:
         if isinstance(step.data, str):
             _check_name(step.data, config.data, f"pipeline.{name}.data", "data")
         if step.reward is not None:
