@@ -19,8 +19,9 @@ from stages.generate import Completion, read_completion
 from stages.grpo import OnPolicyTrainer, grpo_arguments
 from stages.hardware import prepare
 from stages.models import load_tokenizer, stop_token_ids
+from stages.order import wrapped_order
 from stages.rows import Row, read_rows
-from stages.training import new_adapter, planned_steps, train_and_fold, wrapped_order
+from stages.training import new_adapter, planned_steps, train_and_fold
 
 GROUPS = "groups/"
 """Prefix of what is logged here through TRL, which has columns of its own called `reward` and `reward_std`."""
