@@ -11,7 +11,8 @@ EXIT_CODES = {None: 0, "ship": 0, "hold": 3, "inconclusive": 4, "stop": 5}
 
 def outcome_text(record: Mapping[str, Any]) -> str:
     """The record of a run as text."""
-    parts = [table(step_rows(record))]
+    reports = [step["report"] for step in record["steps"].values()]
+    parts = reports if len(reports) == 1 and reports[0] else [table(step_rows(record))]
     scores = score_rows(record)
     if scores:
         parts.append(table(scores))
