@@ -13,12 +13,10 @@ from typing import Any
 
 from conf.schema import ProbeConfig, ReinforceConfig
 from stages.contract import StageContext, StageResult
-from stages.fold import load_folded
 from stages.hardware import prepare
-from stages.models import load_tokenizer
 from stages.order import wrapped_order
 from stages.probe_report import judge, report
-from stages.rollouts import Rollout, Sampler, TimedRewards
+from stages.rollouts import Rollout, Sampler, start_sampler
 from stages.rows import Row, read_rows
 from stages.samples import expected, write_json_lines
 from stages.statistics import all_equal_share, pass_at_k, wilson_interval
@@ -58,12 +56,9 @@ def run_probe(cfg: ProbeConfig, ctx: StageContext) -> StageResult:
 
 
 def _sampler(cfg: ProbeConfig, ctx: StageContext) -> Sampler:
-    return Sampler(
-        rewards=TimedRewards(ctx.rewards),
-        success=Success.of(ctx.rewards, cfg.success, cfg.success_at),
-        model=load_folded(ctx.start, ctx.hardware).model,
-        tokenizer=load_tokenizer(ctx.start),
-        ref=ctx.start,
+    return start_sampler(
+        ctx,
+        Success.of(ctx.rewards, cfg.success, cfg.success_at),
         samples=cfg.samples,
         temperature=cfg.temperature or ReinforceConfig.temperature,
         max_new_tokens=cfg.max_new_tokens or ReinforceConfig.max_new_tokens,

@@ -10,8 +10,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from conf.rewards import RewardConfig
 from rewards.scoring import RewardSet, Score
-from stages.contract import ModelRef
+from stages.contract import ModelRef, StageContext
+from stages.fold import load_folded
 from stages.generate import Completion
+from stages.models import load_tokenizer
 from stages.rows import Row
 from stages.samples import answer
 from stages.success import Success
@@ -122,3 +124,26 @@ class Sampler:
         scores = self.rewards.require(row, completions, where)
         successes = None if threshold is None else self.success.reached(scores, threshold)
         return Rollout(index=index, row=row, completions=completions, scores=scores, successes=successes)
+
+
+def start_sampler(
+    ctx: StageContext,
+    success: Success,
+    *,
+    samples: int,
+    temperature: float,
+    max_new_tokens: int,
+    batch_size: int,
+) -> Sampler:
+    """A sampler of the folded start model, which it loads."""
+    return Sampler(
+        model=load_folded(ctx.start, ctx.hardware).model,
+        tokenizer=load_tokenizer(ctx.start),
+        ref=ctx.start,
+        rewards=TimedRewards(ctx.rewards),
+        success=success,
+        samples=samples,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+    )

@@ -44,8 +44,12 @@ def probe_alone(config: RunConfig, start: str = BASE) -> RunConfig:
     values["pipeline"][name]["probe"] = True
     whole = load_run(values)
     probe = whole.steps[name].start
-    settings = dump(replace(whole.settings[probe], otherwise=None))
-    step = {"stage": "probe", "start": start if start == BASE else f"run/{start.removeprefix('run/')}"}
-    step |= {"data": whole.steps[probe].data, "reward": whole.steps[probe].reward, "set": settings}
+    step: dict[str, Any] = {
+        "stage": "probe",
+        "start": start if start == BASE else f"run/{start.removeprefix('run/')}",
+        "data": whole.steps[probe].data,
+        "reward": whole.steps[probe].reward,
+        "set": dump(replace(whole.settings[probe], otherwise=None)),
+    }
     section = {**values["probe"], "otherwise": None}
     return load_run({**values, "name": f"{config.sections.name}-probe", "pipeline": {"probe": step}, "probe": section})
