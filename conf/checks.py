@@ -53,7 +53,7 @@ def with_success(settings: Mapping[str, Any], steps: Mapping[str, Step], probe: 
     result = dict(settings)
     for name, step in steps.items():
         difficulty = getattr(settings[name], "difficulty", None)
-        if difficulty and difficulty.success is None and difficulty.success_at is None:
+        if difficulty is not None and difficulty.success is None and difficulty.success_at is None:
             asked = settings[step.start] if _starts_at_probe(step, steps) else probe
             told = replace(difficulty, success=asked.success, success_at=asked.success_at)
             result[name] = replace(settings[name], difficulty=told)

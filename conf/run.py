@@ -74,9 +74,10 @@ def check_pins(config: RunConfig, overrides: Iterable[str]) -> None:
     for override in overrides:
         key = override.split("=")[0].lstrip("+")
         stage, _, setting = key.partition(".")
-        for name, step in config.steps.items():
+        for name, step in config.sections.pipeline.items():  # as declared: what a check takes from its step is no pin
             path = setting.split(".") if setting else []
-            if step.set and step.stage == stage and _contains(step.set, path):
+            pins = step.get("set") if name in config.steps else None
+            if pins and step["stage"] == stage and _contains(pins, path):
                 instead = ".".join(["pipeline", name, "set", *path])
                 raise ConfigError(f"{key}: step {name!r} pins this setting; override {instead} instead")
 

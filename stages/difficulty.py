@@ -35,8 +35,7 @@ def prompts_in_band(cfg: ReinforceConfig, ctx: StageContext, rows: Sequence[Row]
         ConfigError: Nothing tells what a success is.
         UserError: Fewer prompts are in the band than one optimiser step takes.
     """
-    band = cfg.difficulty or DifficultyConfig()
-    per_step = cfg.batch_size * cfg.grad_accum
+    band, per_step = cfg.difficulty, cfg.batch_size * cfg.grad_accum
     needed = min(planned_steps(cfg, len(rows), "prompts") * per_step, len(rows))
     kept: list[int] = []
     measured: list[tuple[Rollout, float]] = []

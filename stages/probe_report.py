@@ -1,11 +1,16 @@
 """From the probe's numbers to a decision, and to what a person reads."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from conf.schema import ProbeConfig
 
 OFTEN_EQUAL, OFTEN_CUT, HARDLY_DISTINCT = 0.5, 0.2, 0.25
 """Shares from which on the report says what to do about groups without variance, cut and repeated completions."""
+
+
+WIDTH = 110
+"""Characters of a line of the recommendation."""
 
 
 def judge(cfg: ProbeConfig, metrics: Mapping[str, float]) -> tuple[str | None, str]:
@@ -82,7 +87,7 @@ def report(metrics: Mapping[str, float], rewards: Sequence[str], success: str, a
     }
     shown = [f"{name:<13}  {text}" for name, text in lines.items() if text]
     head = f"{metrics['prompts']:.0f} prompts, {metrics['samples']:.0f} samples of the start model"
-    return "\n".join([head, *shown, "", advice])
+    return "\n".join([head, *shown, "", textwrap.fill(advice, WIDTH, break_on_hyphens=False)])
 
 
 def _success_line(metrics: Mapping[str, float], success: str) -> str:

@@ -41,7 +41,7 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
     tokenizer = load_tokenizer(ctx.start)
     rows = read_rows(ctx.data["train"])
     pool, measured = list(range(len(rows))), None
-    if cfg.difficulty is not None:
+    if cfg.difficulty.leaves_out:
         pool, measured = prompts_in_band(cfg, ctx, rows)
     trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, pool)
     result = train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(pool), columns=columns(ctx.rewards))

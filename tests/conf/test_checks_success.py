@@ -3,7 +3,7 @@
 import pytest
 
 from conf.errors import ConfigError
-from conf.run import load_run
+from conf.run import check_pins, load_run
 
 PIPELINE = {"rl": {"stage": "reinforce", "data": "sums", "reward": "sums", "audit": False}}
 BASIC = {
@@ -31,4 +31,12 @@ def test_difficulty_means_by_success_what_the_probe_does():
     assert run.settings["rl"].difficulty.success == "numeric"
     own = load_run({**BASIC, "probe": {"success": "numeric"}, "reinforce": {"difficulty": {**BAND, "success_at": 1}}})
     assert (own.settings["rl"].difficulty.success, own.settings["rl"].difficulty.success_at) == (None, 1)
-    assert load_run(BASIC).settings["rl"].difficulty is None
+    assert not load_run(BASIC).settings["rl"].difficulty.leaves_out
+
+
+def test_what_a_probe_takes_from_its_step_is_not_pinned():
+    run = load_run({**BASIC, "probe": {"prompts": 3}})
+    check_pins(run, ["probe={prompts: 3}", "reinforce.difficulty={min_success: 0.1}"])
+    pinned = load_run({**BASIC, "pipeline": {"rl": {**PIPELINE["rl"], "set": {"difficulty": {"samples": 4}}}}})
+    with pytest.raises(ConfigError, match=r"override pipeline.rl.set.difficulty.samples instead"):
+        check_pins(pinned, ["reinforce.difficulty.samples=2"])

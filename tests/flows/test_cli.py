@@ -9,7 +9,7 @@ import pytest
 
 from flows.cli import main
 
-COMMANDS = ["run", "plan", "preview", "score", "runs", "progress", "generate", "compare", "export"]
+COMMANDS = ["run", "plan", "probe", "preview", "score", "runs", "progress", "generate", "compare", "export"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

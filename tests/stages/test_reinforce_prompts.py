@@ -83,7 +83,7 @@ def test_too_few_prompts_in_the_band_is_an_error_that_counts(new_context: Contex
 
 
 def test_difficulty_needs_to_know_what_a_success_is(new_context: Context) -> None:
-    band = DifficultyConfig(samples=2)
+    band = DifficultyConfig(min_success=0.1, samples=2)
     with pytest.raises(ConfigError, match=r"row \d+ has no reference.* give reinforce.difficulty.success_at"):
         run_reinforce(ReinforceConfig(**FAST, difficulty=band), new_context("what"))
 
