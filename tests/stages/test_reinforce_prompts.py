@@ -112,8 +112,9 @@ def test_groups_without_variance_give_way(new_context: Context, tiny: ModelRef, 
     lengths: dict[int, int] = {}
 
     def totals(prompts: list[int], completions: list[list[int]]) -> list[float]:
-        lengths[prompts[0]] = sum(map(len, completions))
-        return [0.0] * 4 if prompts[0] % 2 else [0.0, 1.0, 0.0, 0.0]
+        for start in range(0, len(prompts), 4):
+            lengths[prompts[start]] = sum(map(len, completions[start : start + 4]))
+        return [float(place % 4 == 1 and prompt % 2 == 0) for place, prompt in enumerate(prompts)]
 
     trainer.resampling = Resampling(attempts=6, pool=range(18), totals=totals)
     expected, replaced = [1, 4, 7], 0
