@@ -14,6 +14,9 @@ from conf.steps import Step, step_settings
 
 Sections = Mapping[str, Mapping[str, Any]]
 
+ADDED = ("audit", "probe")
+"""The stages of steps that may have been added here."""
+
 _FROM_REINFORCE = {"audit": ("max_new_tokens",), "probe": ("max_new_tokens", "temperature")}
 """Settings that a check takes from the step it stands before, where it has none of its own."""
 

@@ -4,208 +4,16 @@ One dataclass per `type`; `rewards.library` has one function for each. Standard 
 a JSON Schema is valid, whether a custom file can be imported) is checked when `rewards.scoring.RewardSet` is made.
 """
 
-import enum
-import functools
-import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from conf.code_rewards import CommandConfig, CustomConfig, GymConfig, MathConfig
 from conf.errors import ConfigError
 from conf.loader import load
-from conf.options import option
-
-
-class OnError(enum.Enum):
-    """What becomes of a reward that fails: stop the work, or score a stated value (counted and shown)."""
-
-    stop = "stop"
-    score = "score"
-
-
-class RegexMode(enum.Enum):
-    """Whether the pattern may match anywhere or must match the whole completion."""
-
-    search = "search"
-    fullmatch = "fullmatch"
-
-
-class RegexFlag(enum.Enum):
-    """The flags of Python's `re` module."""
-
-    ignorecase = re.IGNORECASE
-    multiline = re.MULTILINE
-    dotall = re.DOTALL
-    verbose = re.VERBOSE
-    ascii = re.ASCII
-
-
-class KeywordMode(enum.Enum):
-    """Which of the words must occur."""
-
-    any = "any"
-    all = "all"
-    none = "none"
-
-
-@dataclass(kw_only=True)
-class RewardConfig:
-    """What every reward has."""
-
-    type: str
-    """Which reward."""
-    weight: float = 1.0
-    """Factor of its value in the total; may be negative, not zero for all rewards of a set."""
-    on_error: OnError = OnError.stop
-    """`stop` when the reward fails (an exception, a missing reference, NaN), or `score` the `error_value` instead."""
-    error_value: float | None = None
-    """The value of a reward that fails, required by `on_error: score`."""
-
-    def __post_init__(self) -> None:
-        """Check what concerns several fields; messages start with the field's name."""
-        if (self.on_error is OnError.score) != (self.error_value is not None):
-            raise ConfigError("error_value: goes with on_error: score, and that needs it; set both or neither")
-
-
-@dataclass(kw_only=True)
-class ExactConfig(RewardConfig):
-    """1 when completion and reference are equal after normalising (see `rewards.text.normalise`)."""
-
-
-@dataclass(kw_only=True)
-class ContainsConfig(RewardConfig):
-    """1 when the normalised reference occurs in the completion on word boundaries: `4` is not in `144`."""
-
-
-@dataclass(kw_only=True)
-class NumericConfig(RewardConfig):
-    """1 when the last number of the completion equals the last number of the reference (see `rewards.number`)."""
-
-    tolerance: float = option(1e-6, ge=0)
-    """Largest difference, relative to the reference; 0 compares exactly."""
-
-
-@dataclass(kw_only=True)
-class RegexConfig(RewardConfig):
-    """1 when the completion, taken as it is, matches a pattern."""
-
-    pattern: str
-    """Regular expression of Python's `re` module."""
-    flags: list[RegexFlag] = field(default_factory=list)
-    """Any of `ignorecase`, `multiline`, `dotall`, `verbose`, `ascii`."""
-    mode: RegexMode = RegexMode.search
-    """`search` anywhere, or `fullmatch` (no stripping: allow for white space with `\\s*`)."""
-
-    def __post_init__(self) -> None:
-        """Refuse a pattern that cannot be compiled, or an empty one, which matches everything."""
-        super().__post_init__()
-        if not self.pattern:
-            raise ConfigError("pattern: is empty and would match everything")
-        try:
-            self.compiled()
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(f"pattern: {self.pattern!r} is not a regular expression: {error}") from None
-
-    def compiled(self) -> re.Pattern[str]:
-        """The pattern with its flags."""
-        return re.compile(self.pattern, functools.reduce(operator.or_, (flag.value for flag in self.flags), re.NOFLAG))
-
-
-@dataclass(kw_only=True)
-class JsonConfig(RewardConfig):
-    """1 when the completion is JSON (RFC 8259) and conforms to the schema, times the fraction of `keys` it has."""
-
-    strict: bool = False
-    """Refuse the one code fence that may otherwise surround the JSON."""
-    keys: list[str] = field(default_factory=list)
-    """Keys an object should have; the value is the fraction present (0 for anything but an object)."""
-    schema: Any = None
-    """JSON Schema: inline (a mapping), or the path of a JSON file."""
-    schema_column: str | None = None
-    """Column of the row that holds its JSON Schema (a mapping, or JSON text), in place of `schema`."""
-
-    def __post_init__(self) -> None:
-        """Refuse two schemas, and forms a schema cannot have."""
-        super().__post_init__()
-        if self.schema is not None and self.schema_column is not None:
-            raise ConfigError("schema_column: stands in place of schema; give one of them")
-        if self.schema is not None and not isinstance(self.schema, str | Mapping):
-            raise ConfigError(f"schema: expected a JSON Schema (a mapping) or the path of one, got {self.schema!r}")
-        if len(set(self.keys)) < len(self.keys):
-            raise ConfigError(f"keys: names a key twice: {', '.join(self.keys)}")
-
-
-@dataclass(kw_only=True)
-class FieldsConfig(RewardConfig):
-    """Extraction: the fraction of the reference's fields whose values agree with the completion's JSON object."""
-
-    column: str | None = None
-    """Column of the row with the right fields (a mapping, or JSON text); the row's reference when absent."""
-    tolerance: float = option(1e-6, ge=0)
-    """Largest difference of numbers, relative to the reference."""
-    extra_penalty: float = option(0.0, ge=0)
-    """What every key that is not in the reference costs; the value never falls below 0."""
-    strict: bool = False
-    """Refuse the one code fence that may otherwise surround the JSON."""
-
-
-@dataclass(kw_only=True)
-class LengthConfig(RewardConfig):
-    """1 for `min_chars` to `max_chars` characters, falling linearly to 0: n / min below, 0 at twice the maximum."""
-
-    min_chars: int | None = option(None, ge=0)
-    """Fewest characters worth 1; shorter completions get n / min_chars."""
-    max_chars: int | None = option(None, ge=1)
-    """Most characters worth 1; longer completions get 2 - n / max_chars, at least 0."""
-
-    def __post_init__(self) -> None:
-        """Require a bound, and bounds in order."""
-        super().__post_init__()
-        if self.min_chars is None and self.max_chars is None:
-            raise ConfigError("max_chars: is required, unless there is min_chars")
-        if self.min_chars is not None and self.max_chars is not None and self.min_chars > self.max_chars:
-            raise ConfigError(f"min_chars: must be at most max_chars ({self.max_chars}), got {self.min_chars}")
-
-
-@dataclass(kw_only=True)
-class KeywordConfig(RewardConfig):
-    """Whether words occur in the completion, on word boundaries, in any case."""
-
-    words: list[str]
-    """Words or phrases."""
-    mode: KeywordMode = KeywordMode.any
-    """`any`: 1 when one occurs; `all`: the fraction that occur; `none`: 1 when none occurs."""
-
-    def __post_init__(self) -> None:
-        """Refuse no words, and blank ones, which occur everywhere."""
-        super().__post_init__()
-        if not self.words or not all(word.strip() for word in self.words):
-            raise ConfigError("words: needs at least one word, and none of them blank")
-
-
-@dataclass(kw_only=True)
-class CustomConfig(RewardConfig):
-    """A Python function, called with those of `prompt`, `completion`, `reference`, `row` that it names."""
-
-    path: str | None = None
-    """A file with a function `reward`, or a folder (with `__init__.py` or `reward.py`) that has one."""
-    function: str | None = None
-    """Dotted path of an installed function, `package.module.function` or `package.module:function`, not a file."""
-
-    def __post_init__(self) -> None:
-        """Require exactly one origin."""
-        super().__post_init__()
-        if bool(self.path) == bool(self.function):
-            raise ConfigError("path: give either path (a file or folder) or function (a dotted path)")
-        if self.function and not all(self.module_and_name()):
-            raise ConfigError(f"function: expected package.module.function, got {self.function!r}")
-
-    def module_and_name(self) -> tuple[str, str]:
-        """The two parts of `function`; a colon may stand between them."""
-        module, _, name = (self.function or "").replace(":", ".").rpartition(".")
-        return module, name
-
+from conf.reward_base import RewardConfig
+from conf.structured_rewards import FieldsConfig, JsonConfig, ToolCallConfig
+from conf.text_rewards import ContainsConfig, ExactConfig, KeywordConfig, LengthConfig, NumericConfig, RegexConfig
 
 TYPES: dict[str, type[RewardConfig]] = {
     "exact": ExactConfig,
@@ -216,6 +24,10 @@ TYPES: dict[str, type[RewardConfig]] = {
     "fields": FieldsConfig,
     "length": LengthConfig,
     "keyword": KeywordConfig,
+    "tool_call": ToolCallConfig,
+    "math": MathConfig,
+    "command": CommandConfig,
+    "gym": GymConfig,
     "custom": CustomConfig,
 }
 """The settings of every reward type."""
@@ -245,8 +57,8 @@ def load_rewards(values: Any, where: str = "reward") -> dict[str, RewardConfig]:
 
 
 def _check_name(name: str, taken: Mapping[str, Any], key: str) -> None:
-    """A reward's name becomes the metric `reward_<name>`, beside `reward_std`."""
-    if not _NAME.fullmatch(name) or name == "std":
-        raise ConfigError(f"{key}: a reward cannot be called that; use letters, digits, _ . - (and not 'std')")
+    """A reward's name becomes metrics, `reward_<name>` and `failed_<name>`, beside `reward_std` and `failed_scores`."""
+    if not _NAME.fullmatch(name) or name in ("std", "scores"):
+        raise ConfigError(f"{key}: a reward cannot be called that; use letters, digits, _ . - (not std, scores)")
     if name in taken:
         raise ConfigError(f"{key}: two rewards are called {name!r}; names must be unique")

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from conf.checks import otherwise, with_success
+from conf.checks import ADDED, otherwise, with_success
 from conf.errors import ConfigError
 from conf.loader import dump, load
 from conf.pipeline import load_pipeline
-from conf.rewards import RewardConfig, load_rewards
+from conf.reward_base import RewardConfig
+from conf.rewards import load_rewards
 from conf.schema import DataConfig, RatchetConfig, SuiteConfig
 from conf.steps import STAGES, Step, step_settings
 
@@ -110,7 +111,8 @@ def _groups(values: Mapping[str, Any], group: str) -> Iterable[tuple[str, Any]]:
 
 
 def _check_names(config: RunConfig) -> None:
-    for name, step in config.steps.items():
+    own_first = sorted(config.steps.items(), key=lambda item: item[1].stage in ADDED)
+    for name, step in own_first:
         if isinstance(step.data, str):
             _check_name(step.data, config.data, f"pipeline.{name}.data", "data")
         if step.reward is not None:

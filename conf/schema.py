@@ -114,9 +114,9 @@ class DataConfig:
     """
 
     source: str = option()
-    """A file (csv, tsv, jsonl, json, parquet), a hub dataset id, or `python:package.module.function`."""
+    """A file (csv, tsv, jsonl, json, parquet), a hub dataset id, `python:package.module.function`, or `gym:task`."""
     args: dict[str, Any] = field(default_factory=dict)
-    """Arguments of a Python generator."""
+    """Arguments of a Python generator, or settings of a reasoning-gym task (`size`, `seed` and its own)."""
     name: str | None = None
     """Configuration name of a hub dataset."""
     split: str = "train"

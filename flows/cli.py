@@ -98,7 +98,7 @@ def _preview(parser: argparse.ArgumentParser) -> None:
 def _score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rewards", required=True, metavar="FILE", help="YAML file: names to rewards")
     parser.add_argument("--rows", required=True, metavar="FILE", help="JSON lines with completion, reference, ...")
-    parser.add_argument("--out", metavar="FILE", help="where to write the scores (default: standard output)")
+    parser.add_argument("--out", metavar="FILE", help="also write the scores there, one JSON object per line")
 
 
 def _generate(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +121,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "plan": ("print the steps, what is cached and what would run", (_overrides, _json)),
     "probe": ("sample a start model: is there anything to reinforce?", (_overrides, _probe, _json)),
     "preview": ("show rows as the model will see them", (_overrides, _preview)),
-    "score": ("apply rewards to a file of completions, with no model", (_score,)),
+    "score": ("apply rewards to a file of completions, with no model", (_score, _json)),
     "runs": ("list the runs of pipelines", (_runs_dir, _json)),
     "progress": ("print what a step logged", (_run, _runs_dir, _json)),
     "generate": ("answer a prompt with the model a run left", (_run, _generate, _runs_dir)),

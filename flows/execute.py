@@ -6,6 +6,7 @@ This is all of running a step but Prefect, which `flows.tasks` adds.
 import importlib
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -175,9 +176,12 @@ def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
         "model": dump(run.config.sections.model),
     }
     OmegaConf.save(OmegaConf.create(values), entry.path / "config.yaml")
-    for source in reward_sources(inputs.rewards, run.workspace.base_dir):
-        (entry.path / "rewards").mkdir(exist_ok=True)
-        shutil.copy2(source, entry.path / "rewards" / source.name)
+    sources = reward_sources(inputs.rewards, run.workspace.base_dir)
+    common = os.path.commonpath([source.parent for source in sources]) if sources else ""
+    for source in sources:
+        copy = entry.path / "rewards" / source.relative_to(common)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, copy)
 
 
 def _track_result(run: PipelineRun, entry: Entry, result: StageResult, child: str) -> None:

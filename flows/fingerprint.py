@@ -4,7 +4,7 @@ import ast
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -35,9 +35,9 @@ def outcome_fields(config: Any) -> dict[str, Any]:
     return values
 
 
-def library_versions() -> dict[str, str]:
-    """Installed versions of the libraries that compute."""
-    return {name: version(name) for name in LIBRARIES}
+def library_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str]:
+    """Installed versions of libraries; those that compute, unless others are named."""
+    return {name: version(name) for name in names}
 
 
 @cache
@@ -55,9 +55,9 @@ def code_digest(module: str) -> str:
     return digest({name: hashlib.sha256(source).hexdigest() for name, source in sources.items()})
 
 
-def files_digest(paths: Iterable[Path]) -> Mapping[str, str]:
-    """Content hashes of files by name (not by path: a moved project keeps its fingerprints)."""
-    return {path.name: file_sha256(path) for path in paths}
+def files_digest(paths: Iterable[Path]) -> list[tuple[str, str]]:
+    """Names and content hashes of files (not their paths: a moved project keeps its fingerprints)."""
+    return sorted((path.name, file_sha256(path)) for path in paths)
 
 
 def _source(module: str) -> Path | None:

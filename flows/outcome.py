@@ -1,7 +1,7 @@
 """What a run came to, as a person reads it: the steps with their times, and one table of the evaluation's scores."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from flows.console import clock, table
 
@@ -40,31 +40,39 @@ def step_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def score_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per evaluated model and suite, from the metrics of the evaluate steps."""
-    rows = []
-    for name, step in record["steps"].items():
-        if step["stage"] == "evaluate":
-            rows += [
-                {
-                    "step": name,
-                    "suite": suite,
-                    "model": model,
-                    "score": f"{mean:.3f}",
-                    "stderr": f"{stderr:.3f}",
-                    "rows": f"{rows_scored:.0f}",
-                }
-                for suite, model, mean, stderr, rows_scored in scores(step["metrics"])
-            ]
-    return rows
+    return [
+        {
+            "step": score.step,
+            "suite": score.suite,
+            "model": score.model,
+            "score": f"{score.mean:.3f}",
+            "stderr": f"{score.stderr:.3f}",
+            "rows": f"{score.rows:.0f}",
+        }
+        for score in scores(record)
+    ]
 
 
-def scores(metrics: Mapping[str, float]) -> list[tuple[str, str, float, float, float]]:
-    """Suite, model, mean score, standard error and rows, from metrics named `<suite>.<model>[.stderr]`."""
-    found = []
-    for name, value in metrics.items():
-        suite, _, model = name.partition(".")
-        if model and f"{name}.stderr" in metrics:
-            found.append((suite, model, value, metrics[f"{name}.stderr"], metrics[f"rows.{suite}"]))
-    return found
+class ModelScore(NamedTuple):
+    """What an evaluate step says of one model on one suite: mean score, its standard error, number of rows."""
+
+    step: str
+    suite: str
+    model: str
+    mean: float
+    stderr: float
+    rows: float
+
+
+def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
+    """The scores of a run, from the evaluate steps' metrics, which are named `<suite>.<model>[.stderr]`."""
+    for step_name, step in record["steps"].items():
+        metrics = step["metrics"] if step["stage"] == "evaluate" else {}
+        for name, value in metrics.items():
+            suite, _, model = name.partition(".")
+            if model and f"{name}.stderr" in metrics:
+                rows = metrics[f"rows.{suite}"]
+                yield ModelScore(step_name, suite, model, value, metrics[f"{name}.stderr"], rows)
 
 
 def _summary(step: Mapping[str, Any]) -> str:

@@ -64,4 +64,7 @@ def open_run(config: dict[str, Any], overrides: Sequence[str]) -> PipelineRun:
     tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
     parent = tracker.start(record.id, tags={"ratchet.pipeline": record.id})
     record.update(mlflow_run=parent, prefect_run=flow_run.get_id())
-    return PipelineRun(config=parsed, workspace=workspace, record=record, tracker=tracker, console=Console())
+    console = Console()
+    for line in workspace.notices():
+        console.say(line)
+    return PipelineRun(config=parsed, workspace=workspace, record=record, tracker=tracker, console=console)

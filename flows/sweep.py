@@ -61,12 +61,7 @@ def _run_job(values: dict[str, Any], overrides: Sequence[str]) -> tuple[int, dic
 def _outcome(state: str, record: dict[str, Any] | None = None, error: str = "") -> dict[str, str]:
     if record is None:
         return {"state": state, "run": "", "scores": error.splitlines()[0] if error else ""}
-    found = [
-        f"{suite}.{model} {mean:.3f}"
-        for step in record["steps"].values()
-        if step["stage"] == "evaluate"
-        for suite, model, mean, _, _ in scores(step["metrics"])
-    ]
+    found = [f"{score.suite}.{score.model} {score.mean:.3f}" for score in scores(record)]
     return {"state": state, "run": record["id"], "scores": "  ".join(found)}
 
 

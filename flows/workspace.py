@@ -12,15 +12,16 @@ from typing import Any
 
 from conf.errors import ConfigError, UserError
 from conf.loader import dump
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
 from conf.steps import BASE, STAGES, Step
 from flows.fingerprint import code_digest, digest, files_digest, library_versions, outcome_fields
 from flows.references import find_run
 from flows.store import Entry, Store
+from rewards.command import notices
 from rewards.scoring import RewardSet
-from rewards.sources import reward_sources
+from rewards.sources import reward_libraries, reward_sources
 from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef, StageResult, Suite
 from stages.data import data_identity, prepare_data
@@ -32,7 +33,7 @@ from stages.identity import resolve_model
 class StepInputs:
     """Everything a step is given; what of it can change the outcome is in the fingerprint.
 
-    `data_ids` has the identity of the step's rows; `suite_ids` that of each suite's rows.
+    `data_id` has the identity of the step's rows; `suite_ids` that of each suite's rows.
     """
 
     name: str
@@ -138,10 +139,17 @@ class Workspace:
         for source in self.sources():
             self.prepared(source)
         for rewards in self.config.rewards.values():
-            RewardSet(rewards, self.base_dir)
+            RewardSet(rewards, self.base_dir).close()
         for edge in dict.fromkeys([BASE, *(edge for step in self.config.steps.values() for edge in step.model_edges)]):
             if edge not in self.config.steps:
                 self._model(edge, {})
+
+    def notices(self) -> list[str]:
+        """What a person should know before the run, of the rewards that its steps and suites use."""
+        steps = self.config.steps.values()
+        used = [step.reward for step in steps if step.reward]
+        used += [suite.reward for step in steps for suite in self._suites(step).values()]
+        return [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
 
     def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
         """The step's suites as its stage sees them."""
@@ -223,7 +231,11 @@ class Workspace:
         return {"suite": dump(suite), "rows": self._source_id(suite.data), "rewards": self._rewards_id(rewards)}
 
     def _rewards_id(self, rewards: Mapping[str, RewardConfig]) -> dict[str, Any]:
-        return {"rewards": dump(rewards), "sources": files_digest(reward_sources(rewards, self.base_dir))}
+        return {
+            "rewards": dump(rewards),
+            "sources": files_digest(reward_sources(rewards, self.base_dir)),
+            "libraries": library_versions(reward_libraries(rewards)),
+        }
 
     def _fingerprint(
         self,

@@ -1,6 +1,6 @@
 """Reward `contains`: the reference stands somewhere in the completion, as words of its own."""
 
-from conf.rewards import ContainsConfig
+from conf.text_rewards import ContainsConfig
 from rewards.contract import Reward, RewardError, Sample, Value, reference_text, shown
 from rewards.text import fold, normalise, occurs
 

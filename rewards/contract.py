@@ -3,8 +3,13 @@
 `rewards.library` makes the closures from their settings, `rewards.scoring` calls and sums them.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+import numbers
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
@@ -29,10 +34,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a reward says: a number, and why, for a person."""
+    """What a reward says.
+
+    Attributes:
+        value: The number.
+        explanation: Why, for a person.
+        terms: For a value that is a sum, what each term that counted adds to it, by name; else empty.
+    """
 
     value: float
     explanation: str
+    terms: Mapping[str, float] = field(default_factory=dict)
 
 
 Reward = Callable[[Sample], Value]
@@ -41,6 +53,53 @@ Reward = Callable[[Sample], Value]
 
 class RewardError(UserError):
     """A sample that a reward cannot judge: a missing reference, a value that is not a finite number, an exception."""
+
+
+Outcome = Value | RewardError
+"""What becomes of one sample: a value, or why there is none."""
+
+
+class BatchReward(ABC):
+    """A reward that judges several samples in one call."""
+
+    @abstractmethod
+    def batch(self, samples: Sequence[Sample]) -> list[Outcome]:
+        """One outcome per sample, in order.
+
+        Raises:
+            RewardError: The call as a whole failed.
+        """
+
+    def __call__(self, sample: Sample) -> Value:
+        """Judge a sample alone, which makes this a `Reward`."""
+        outcome = self.batch([sample])[0]
+        if isinstance(outcome, RewardError):
+            raise outcome
+        return outcome
+
+
+def finite(value: Any) -> float:
+    """A value as a float: any real number, true (1) and false (0) included; nothing else, and nothing infinite.
+
+    Raises:
+        RewardError: It is something else.
+    """
+    if not isinstance(value, numbers.Real):
+        raise RewardError(f"the value is not a number: {shown(value)} ({type(value).__name__})")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise RewardError(f"the value is not finite: OverflowError: {error}") from None
+    if not math.isfinite(number):
+        raise RewardError(f"the value is not finite: {number}")
+    return number
+
+
+def description(error: BaseException) -> str:
+    """Type, message and the last line of code that an exception reached."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def reference_text(sample: Sample) -> str:
@@ -59,5 +118,8 @@ def reference_text(sample: Sample) -> str:
 
 def shown(value: Any, limit: int = 80) -> str:
     """A value as it stands in explanations and messages, cut to `limit` characters."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -2,7 +2,8 @@
 
 The function is called by keyword with those of `prompt`, `completion`, `reference` and `row` that it names, and
 returns a finite number (True is 1, False is 0). What it raises becomes an error of the reward, with type, message and
-line; it is never scored 0. It gets a shallow copy of the row, and must be pure: Ratchet may call it in any order.
+line; it is never scored 0. It must be pure: Ratchet calls it in any order, in several worker processes (see
+`rewards.workers`), where the columns of a row have the types that JSON has. TRL-style functions: `rewards.trl_style`.
 """
 
 import hashlib
@@ -10,16 +11,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from conf.code_rewards import CustomConfig
 from conf.errors import ConfigError
-from conf.rewards import CustomConfig
-from rewards.contract import Reward, RewardError, Sample, Value
+from rewards.contract import Reward, RewardError, Sample, Value, description, shown
 from rewards.sources import files_of, resolve
+from rewards.trl_style import TrlReward, is_trl_style
 
 _ARGUMENTS = ("prompt", "completion", "reference", "row")
 
@@ -30,16 +31,27 @@ def custom(config: CustomConfig, folder: Path | None) -> Reward:
     Raises:
         ConfigError: The function cannot be loaded, or asks for an argument that rewards do not have.
     """
+    key = "function" if config.function else "path"
     function, where = _load(config, folder)
-    names = _arguments(function, where)
+    if config.args is not None:
+        function = _made(function, config.args)
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        raise ConfigError(f"{key}: {where!r} is asynchronous; a reward is a plain function")
+    if is_trl_style(function):
+        return TrlReward(function, where, key, config.conversational)
+    if config.conversational is not None:
+        raise ConfigError(f"conversational: {where} is not a TRL-style function; it has no parameter 'completions'")
+    return _single(function, where, _arguments(function, where, key))
 
+
+def _single(function: Callable[..., Any], where: str, names: Sequence[str]) -> Reward:
     def reward(sample: Sample) -> Value:
         values = {"prompt": sample.prompt, "completion": sample.completion, "reference": sample.reference}
         arguments = {name: dict(sample.row) if name == "row" else values[name] for name in names}
         try:
             value = function(**arguments)
         except (Exception, SystemExit) as error:
-            raise RewardError(_description(error)) from error
+            raise RewardError(description(error)) from error
         return Value(value, f"{where} returned {value!r:.40}")
 
     return reward
@@ -48,28 +60,39 @@ def custom(config: CustomConfig, folder: Path | None) -> Reward:
 def _load(config: CustomConfig, folder: Path | None) -> tuple[Callable[..., Any], str]:
     if config.function:
         module, name = config.module_and_name()
-        key, found = "function", _imported("function", module, lambda: importlib.import_module(module))
+        key, load = "function", lambda: importlib.import_module(module)
     else:
         path, name = resolve(str(config.path), folder), "reward"
-        key, found = "path", _imported("path", str(path), lambda: _module(path))
-    function = getattr(found, name, None)
+        key, load = "path", lambda: _module(path)
+    found, function = _imported(key, module if config.function else str(path), load, name)
     if not callable(function):
         raise ConfigError(f"{key}: {found.__file__ or found.__name__} has no function {name!r}")
-    if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"{key}: {name!r} is asynchronous; a reward is a plain function")
     return function, name if config.function else Path(str(found.__file__)).name
 
 
-def _imported(key: str, what: str, load: Callable[[], ModuleType]) -> ModuleType:
+def _made(factory: Callable[..., Any], args: Mapping[str, Any]) -> Callable[..., Any]:
+    """The reward function that a function of the settings makes when called with `args`."""
     try:
-        return load()
+        function = factory(**args)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"args: {description(error)}") from error
+    if not callable(function):
+        raise ConfigError(f"args: the function called with them returned {shown(function)}, not a reward function")
+    return function  # type: ignore[no-any-return]
+
+
+def _imported(key: str, what: str, load: Callable[[], ModuleType], name: str) -> tuple[ModuleType, Any]:
+    """The module and what it calls `name`; modules may be lazy, and import only when asked for it."""
+    try:
+        module = load()
+        return module, getattr(module, name, None)
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
         hint = ""
         if key == "path" and isinstance(error, ModuleNotFoundError):
             hint = "; a reward of several files is a folder, whose files import each other as `from . import name`"
-        raise ConfigError(f"{key}: {what} cannot be imported: {_description(error)}{hint}") from error
+        raise ConfigError(f"{key}: {what} cannot be imported: {description(error)}{hint}") from error
 
 
 def _module(path: Path) -> ModuleType:
@@ -108,7 +131,7 @@ def _execute(name: str, file: Path, package: Path | None = None) -> ModuleType:
     return module
 
 
-def _arguments(function: Callable[..., Any], where: str) -> list[str]:
+def _arguments(function: Callable[..., Any], where: str, key: str) -> list[str]:
     """Which arguments to pass: those the function names, all of them for `**kwargs`."""
     names = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -117,15 +140,8 @@ def _arguments(function: Callable[..., Any], where: str) -> list[str]:
         if name in _ARGUMENTS and parameter.kind is not parameter.POSITIONAL_ONLY:
             names.append(name)
         elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL:
+            hint = "; a function that makes the reward function needs args" if key == "function" else ""
             raise ConfigError(
-                f"path: {where}: reward() asks for {name!r}; it is called by keyword with any of "
-                f"{', '.join(_ARGUMENTS)}"
+                f"{key}: {where} asks for {name!r}; it is called by keyword with any of {', '.join(_ARGUMENTS)}{hint}"
             )
     return names
-
-
-def _description(error: BaseException) -> str:
-    """Type, message and the last line of code that was reached."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"

@@ -1,6 +1,6 @@
 """Reward `exact`: completion and reference are the same text after normalising."""
 
-from conf.rewards import ExactConfig
+from conf.text_rewards import ExactConfig
 from rewards.contract import Reward, Sample, Value, reference_text, shown
 from rewards.text import normalise
 

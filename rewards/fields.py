@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from conf.rewards import FieldsConfig
+from conf.structured_rewards import FieldsConfig
 from rewards.contract import Reward, RewardError, Sample, Value, shown
 from rewards.number import close, exactly
 from rewards.parsing import parse_json

@@ -1,6 +1,6 @@
 """Reward `keyword`: words that should occur in the completion, or should not."""
 
-from conf.rewards import KeywordConfig, KeywordMode
+from conf.text_rewards import KeywordConfig, KeywordMode
 from rewards.contract import Reward, Sample, Value
 from rewards.text import fold, occurs
 

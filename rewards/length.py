@@ -1,6 +1,6 @@
 """Reward `length`: the completion is neither too short nor too long."""
 
-from conf.rewards import LengthConfig
+from conf.text_rewards import LengthConfig
 from rewards.contract import Reward, Sample, Value
 
 

@@ -4,17 +4,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
+from rewards.command import command
 from rewards.contains import contains
 from rewards.contract import Reward
 from rewards.custom import custom
 from rewards.exact import exact
 from rewards.fields import fields
+from rewards.gym import gym
 from rewards.json import json
 from rewards.keyword import keyword
 from rewards.length import length
+from rewards.math import math
 from rewards.numeric import numeric
 from rewards.regex import regex
+from rewards.tool_call import tool_call
 
 BUILDERS: dict[str, Callable[[Any], Reward]] = {
     "exact": exact,
@@ -24,10 +28,17 @@ BUILDERS: dict[str, Callable[[Any], Reward]] = {
     "fields": fields,
     "length": length,
     "keyword": keyword,
+    "math": math,
+    "gym": gym,
 }
 """Rewards that need nothing but their settings."""
 
-FILE_BUILDERS: dict[str, Callable[[Any, Path | None], Reward]] = {"json": json, "custom": custom}
+FILE_BUILDERS: dict[str, Callable[[Any, Path | None], Reward]] = {
+    "json": json,
+    "tool_call": tool_call,
+    "command": command,
+    "custom": custom,
+}
 """Rewards whose settings may name files, relative to a folder."""
 
 

@@ -64,7 +64,7 @@ def written(value: Number | None) -> str:
         return str(value)
     try:
         return f"{float(value):.12g}" if value.denominator != 1 else str(value)
-    except OverflowError:
+    except (OverflowError, ValueError):
         return "a very large number"
 
 

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from conf.rewards import NumericConfig
+from conf.text_rewards import NumericConfig
 from rewards.contract import Reward, RewardError, Sample, Value, shown
 from rewards.number import close, exactly, last_number, written
 

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 _WHITE_SPACE = " \t\n\r"
@@ -55,3 +56,14 @@ def _float(digits: str) -> float:
 _decode = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float
 ).decode
+
+
+def equal_json(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same: true is not 1, 1 is 1.0, the order of keys does not matter."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(equal_json(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(equal_json, one, other))
+    return bool(one == other)

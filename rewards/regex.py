@@ -1,6 +1,6 @@
 """Reward `regex`: the completion matches a pattern."""
 
-from conf.rewards import RegexConfig, RegexMode
+from conf.text_rewards import RegexConfig, RegexMode
 from rewards.contract import Reward, Sample, Value, shown
 
 

@@ -1,17 +1,18 @@
 """Calling rewards and summing them: the one place where values are checked and failures become errors."""
 
+import contextlib
 import json
 import math
-import numbers
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from conf.errors import ConfigError, UserError
-from conf.rewards import OnError, RewardConfig
-from rewards.contract import RewardError, Sample, Value, shown
-from rewards.library import build
+from conf.reward_base import OnError, RewardConfig
+from rewards.calling import Caller, caller
+from rewards.contract import Outcome, RewardError, Sample, Value, shown
 
 _LARGEST = 1e30
 """Weighted values beyond this leave float32, in which trainers hold them."""
@@ -27,16 +28,20 @@ class Score:
         values: Value by reward, unweighted; one that failed has its `error_value` here, or is absent.
         errors: Message by reward, for those that failed.
         explanations: Why, by reward, for those that did not fail.
+        terms: The parts of the value, by name, for rewards whose value is a sum of named parts.
     """
 
     total: float
     values: dict[str, float]
     errors: dict[str, str]
     explanations: dict[str, str]
+    terms: dict[str, Mapping[str, float]]
 
 
 class RewardSet:
-    """Named, weighted rewards, ready to be called: patterns compiled, custom code imported, schemas checked.
+    """Named, weighted rewards, ready to be called: patterns compiled, schemas checked, workers of custom code started.
+
+    A context manager: `close` ends the workers. They also end with the set, and with this process.
 
     Args:
         configs: Settings by name (see `conf.rewards.load_rewards`).
@@ -48,99 +53,154 @@ class RewardSet:
 
     def __init__(self, configs: Mapping[str, RewardConfig], folder: Path | None = None) -> None:
         self.configs = dict(configs)
-        self._rewards = {}
-        for name, config in configs.items():
-            try:
-                self._rewards[name] = build(config, folder)
-            except ConfigError as error:
-                raise ConfigError(f"reward {name!r}: {error}") from error
+        self._callers: dict[str, Caller] = {}
+        try:
+            for name, config in configs.items():
+                with _named(name):
+                    self._callers[name] = caller(config, folder)
+            for name, made in self._callers.items():
+                with _named(name):
+                    made.check()  # after all of them were made: workers load at the same time
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        for made in self._callers.values():
+            made.close()
 
     def score(self, prompt: str, completion: str, reference: Any, row: Mapping[str, Any]) -> Score:
         """Score one completion. Never raises for what a reward does: failures are in `errors`."""
-        sample = Sample(prompt, completion, reference, row)
+        return self.score_all([Sample(prompt, completion, reference, row)])[0]
+
+    def score_all(self, samples: Sequence[Sample]) -> list[Score]:
+        """Score completions, those of slow rewards in parallel; the scores are in the samples' order.
+
+        Never raises for what a reward does: failures are in `errors`.
+        """
+        outcomes = {name: self._judged(name, samples, until_failure=False) for name in self.configs}
+        return [
+            self._score({name: of_reward[index] for name, of_reward in outcomes.items()})
+            for index in range(len(samples))
+        ]
+
+    def require(self, prompt: str, completion: str, reference: Any, row: Mapping[str, Any], where: str = "") -> Score:
+        """Score one completion as `require_all` does; `where` says what it is, for the message."""
+        return self.require_all([Sample(prompt, completion, reference, row)], lambda _: where)[0]
+
+    def require_all(self, samples: Sequence[Sample], where: Callable[[int], str]) -> list[Score]:
+        """Score completions for a stage, which must not go on when a reward fails.
+
+        The totals are finite numbers. Failures of rewards with `on_error: score` are in `errors`, to be counted.
+
+        Args:
+            samples: What to score.
+            where: What a sample is, by index, for the message, e.g. `row 12`.
+
+        Raises:
+            RewardError: A reward with `on_error: stop` failed; says which, on which sample (its first one) and why.
+        """
+        outcomes = {}
+        for name, config in self.configs.items():
+            stops = config.on_error is OnError.stop
+            outcomes[name] = self._judged(name, samples, until_failure=stops)
+            for index, outcome in enumerate(outcomes[name]):
+                if stops and isinstance(outcome, RewardError):
+                    raise _stopping(name, outcome, samples[index], where(index))
+        return [
+            self._score({name: of_reward[index] for name, of_reward in outcomes.items()})
+            for index in range(len(samples))
+        ]
+
+    def _judged(self, name: str, samples: Sequence[Sample], until_failure: bool) -> list[Outcome]:
+        weight = self.configs[name].weight
+        return [_bounded(outcome, weight) for outcome in self._callers[name].judge(samples, until_failure)]
+
+    def _score(self, outcomes: Mapping[str, Outcome]) -> Score:
         values: dict[str, float] = {}
         errors: dict[str, str] = {}
         explanations: dict[str, str] = {}
-        for name in self._rewards:
-            try:
-                value = self._value(name, sample)
-            except Exception as error:
-                errors[name] = str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}"
+        terms: dict[str, Mapping[str, float]] = {}
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, Value):
+                values[name], explanations[name] = outcome.value, outcome.explanation
+                if outcome.terms:
+                    terms[name] = outcome.terms
+            else:
+                errors[name] = str(outcome)
                 fallback = self.configs[name].error_value
                 if self.configs[name].on_error is OnError.score and fallback is not None:
                     values[name] = fallback
-            else:
-                values[name], explanations[name] = value.value, value.explanation
-        return Score(self._total(values), values, errors, explanations)
-
-    def require(self, prompt: str, completion: str, reference: Any, row: Mapping[str, Any], where: str = "") -> Score:
-        """Score one completion for a stage, which must not go on when a reward fails.
-
-        The total is a finite number. Failures of rewards with `on_error: score` are in `errors`, to be counted.
-
-        Args:
-            prompt: The prompt as text.
-            completion: The reply to judge.
-            reference: The right answer, or None.
-            row: The row's columns.
-            where: What is being scored, for the message, e.g. `row 12`.
-
-        Raises:
-            RewardError: A reward with `on_error: stop` failed; says which, why and on what.
-        """
-        score = self.score(prompt, completion, reference, row)
-        for name, message in score.errors.items():
-            if name not in score.values:
-                place = f"{where}: " if where else ""
-                raise RewardError(
-                    f"{place}reward {name!r} failed: {message} "
-                    f"[prompt {shown(prompt)}, completion {shown(completion)}, reference {shown(reference)}]"
-                )
-        return score
-
-    def _value(self, name: str, sample: Sample) -> Value:
-        result = self._rewards[name](sample)
-        number = _finite(result.value)
-        if abs(number * self.configs[name].weight) > _LARGEST:
-            raise RewardError(f"the value is too large to train on: {number:g} x weight {self.configs[name].weight:g}")
-        return Value(number, result.explanation)
+        return Score(self._total(values), values, errors, explanations, terms)
 
     def _total(self, values: Mapping[str, float]) -> float:
-        if len(values) < len(self._rewards):
+        if len(values) < len(self.configs):
             return math.nan
         return math.fsum(self.configs[name].weight * value for name, value in values.items())
 
 
-def _finite(value: Any) -> float:
-    """A value as a float: any real number, true (1) and false (0) included; nothing else, and nothing infinite."""
-    if not isinstance(value, numbers.Real):
-        raise RewardError(f"the value is not a number: {shown(value)} ({type(value).__name__})")
-    number = float(value)
-    if not math.isfinite(number):
-        raise RewardError(f"the value is not finite: {number}")
-    return number
+def failures(scores: Iterable[Score], configs: Mapping[str, RewardConfig]) -> dict[str, float]:
+    """How many scores are a reward's `error_value`: `failed_<name>` for every reward with `on_error: score`."""
+    failed = Counter(name for score in scores for name in score.errors)
+    tolerant = [name for name, config in configs.items() if config.on_error is OnError.score]
+    return {f"failed_{name}": float(failed[name]) for name in tolerant}
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"reward {name!r}: {error}") from error
+
+
+def _bounded(outcome: Outcome, weight: float) -> Outcome:
+    if isinstance(outcome, Value) and abs(outcome.value * weight) > _LARGEST:
+        return RewardError(f"the value is too large to train on: {outcome.value:g} x weight {weight:g}")
+    return outcome
+
+
+def _stopping(name: str, error: RewardError, sample: Sample, where: str) -> RewardError:
+    place = f"{where}: " if where else ""
+    return RewardError(
+        f"{place}reward {name!r} failed: {error} [prompt {shown(sample.prompt)}, "
+        f"completion {shown(sample.completion)}, reference {shown(sample.reference)}]"
+    )
 
 
 def score_file(rewards: RewardSet, rows: Path) -> Iterator[dict[str, Any]]:
-    """Score a file of completions, line by line, in order.
+    """Score a file of completions, one line after the other.
 
     A line is a JSON object with `completion` and optionally `prompt` and `reference`; the rewards' row is all of its
     columns but the completion. What comes out per line is `total` (None when a reward failed that has
-    `on_error: stop`), `rewards` (value by name, without those that failed) and `errors` (message by name).
+    `on_error: stop`), `rewards` (value by name, without those that failed) and `errors` (message by name), beside the
+    number of the row and its completion.
 
     Raises:
         UserError: The file cannot be read or has no rows, or a line is not such an object; names file and line.
     """
-    count = 0
+    samples = []
     for where, line in _lines(rows):
         row = _row(line, where)
-        prompt = row.get("prompt")
-        score = rewards.score(prompt or "", row.pop("completion"), row.get("reference"), row)
-        total = None if math.isnan(score.total) else score.total
-        yield {"total": total, "rewards": score.values, "errors": score.errors}
-        count += 1
-    if not count:
+        samples.append(Sample(row.get("prompt") or "", row.pop("completion"), row.get("reference"), row))
+    if not samples:
         raise UserError(f"{rows}: has no rows; each line is a JSON object with a completion")
+    for number, (sample, score) in enumerate(zip(samples, rewards.score_all(samples), strict=True), start=1):
+        total = None if math.isnan(score.total) else score.total
+        yield {
+            "row": number,
+            "total": total,
+            "rewards": score.values,
+            "errors": score.errors,
+            "completion": sample.completion,
+        }
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

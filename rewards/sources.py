@@ -2,10 +2,13 @@
 
 import importlib.util
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from conf.code_rewards import CommandConfig, CustomConfig
 from conf.errors import ConfigError
-from conf.rewards import CustomConfig, JsonConfig, RewardConfig
+from conf.reward_base import RewardConfig
+from conf.structured_rewards import JsonConfig, ToolCallConfig
 
 
 def resolve(path: str, folder: Path | None) -> Path:
@@ -29,9 +32,19 @@ def reward_sources(configs: Mapping[str, RewardConfig], folder: Path | None = No
     return sorted(files)
 
 
+_LIBRARIES = {"json": "jsonschema", "tool_call": "jsonschema", "math": "math-verify", "gym": "reasoning-gym"}
+
+
+def reward_libraries(configs: Mapping[str, RewardConfig]) -> list[str]:
+    """The distributions that decide what these rewards say, each once, sorted."""
+    return sorted({_LIBRARIES[config.type] for config in configs.values() if config.type in _LIBRARIES})
+
+
 def _origins(config: RewardConfig, folder: Path | None) -> list[Path]:
-    if isinstance(config, JsonConfig) and isinstance(config.schema, str):
+    if isinstance(config, JsonConfig | ToolCallConfig) and isinstance(config.schema, str):
         return [resolve(config.schema, folder)]
+    if isinstance(config, CommandConfig):
+        return [resolve(path, folder) for path in [*([config.tests] if config.tests else []), *config.files.values()]]
     if isinstance(config, CustomConfig) and config.path:
         return [resolve(config.path, folder)]
     if isinstance(config, CustomConfig) and config.function:
@@ -40,11 +53,22 @@ def _origins(config: RewardConfig, folder: Path | None) -> list[Path]:
 
 
 def _module_file(module: str) -> list[Path]:
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return []
+    spec = _spec(module)
     return [Path(spec.origin)] if spec and spec.origin and spec.origin.endswith(".py") else []
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module is, found without importing it or the packages it is in, which may take long."""
+    top, *inner = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # a module of this process that did not come from a file
+        return None
+    for name in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(f"{spec.name}.{name}", spec.submodule_search_locations)
+    return spec
 
 
 def files_of(path: Path) -> list[Path]:

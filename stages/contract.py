@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
 from conf.schema import ModelConfig, SuiteRole
 
 FOLD_VERSION = 1

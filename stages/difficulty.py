@@ -4,7 +4,8 @@ A prompt that is always or never solved gives groups without variance, which cos
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from random import Random
 from statistics import fmean
 
@@ -39,12 +40,13 @@ def prompts_in_band(cfg: ReinforceConfig, ctx: StageContext, rows: Sequence[Row]
     needed = min(planned_steps(cfg, len(rows), "prompts") * per_step, len(rows))
     kept: list[int] = []
     measured: list[tuple[Rollout, float]] = []
-    for rollouts in _batches(cfg, band, ctx, rows):
-        measured += [(rollout, _success_rate(rollout)) for rollout in rollouts]
-        kept = [rollout.index for rollout, rate in measured if band.min_success <= rate <= band.max_success]
-        ctx.progress("difficulty", len(measured), len(rows))
-        if len(kept) >= needed:
-            break
+    with closing(_batches(cfg, band, ctx, rows)) as batches:
+        for rollouts in batches:
+            measured += [(rollout, _success_rate(rollout)) for rollout in rollouts]
+            kept = [rollout.index for rollout, rate in measured if band.min_success <= rate <= band.max_success]
+            ctx.progress("difficulty", len(measured), len(rows))
+            if len(kept) >= needed:
+                break
     gc.collect()  # one model in memory at a time
     _write(measured, set(kept), ctx)
     if len(kept) < per_step:
@@ -56,7 +58,7 @@ def prompts_in_band(cfg: ReinforceConfig, ctx: StageContext, rows: Sequence[Row]
 
 def _batches(
     cfg: ReinforceConfig, band: DifficultyConfig, ctx: StageContext, rows: Sequence[Row]
-) -> Iterator[list[Rollout]]:
+) -> Generator[list[Rollout]]:
     """Rollouts of all rows in the training order, a batch of prompts at a time."""
     sampler = start_sampler(
         ctx,
@@ -67,11 +69,12 @@ def _batches(
         batch_size=band.batch_size,
     )
     order = wrapped_order(len(rows), len(rows), ctx.seed)
-    for start in range(0, len(order), band.batch_size):
-        batch = order[start : start + band.batch_size]
-        seed = Random(f"{ctx.seed} difficulty {start}").randrange(2**32)
-        completions = sampler.complete([rows[index] for index in batch], seed)
-        yield [sampler.score(index, rows[index], group) for index, group in zip(batch, completions, strict=True)]
+    with closing(sampler):
+        for start in range(0, len(order), band.batch_size):
+            batch = order[start : start + band.batch_size]
+            seed = Random(f"{ctx.seed} difficulty {start}").randrange(2**32)
+            completions = sampler.complete([rows[index] for index in batch], seed)
+            yield [sampler.score(index, rows[index], group) for index, group in zip(batch, completions, strict=True)]
 
 
 def _success_rate(rollout: Rollout) -> float:

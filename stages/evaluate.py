@@ -4,16 +4,18 @@ Models are compared as they would ship: folded, greedy. They are loaded one afte
 per row, because the decision that follows is made from pairs of them. The decision itself is not made here.
 """
 
+import contextlib
 import gc
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from conf.schema import EvaluateConfig
-from rewards.scoring import RewardSet
-from stages.contract import ModelRef, StageContext, StageResult
+from rewards.scoring import RewardSet, failures
+from stages.contract import ModelRef, StageContext, StageResult, Suite
 from stages.fold import load_folded
 from stages.generate import Completion
 from stages.hardware import prepare
@@ -30,7 +32,7 @@ def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
 
     Metrics are `<suite>.<model>`, the mean of the suite's total (the accuracy, where the total is 0 or 1);
     `<suite>.<model>.stderr`, the standard error of that mean; `rows.<suite>`, the number of rows; and `failed_scores`,
-    how many scores fell back to a reward's `error_value`.
+    how many scores fell back to a reward's `error_value` (`failed_<reward>` of them for this reward).
 
     Raises:
         RewardError: A reward fails on a reply.
@@ -38,13 +40,14 @@ def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
     prepare(ctx.hardware, ctx.seed)
     models = models_to_compare(ctx.models)
     rows = {name: read_rows(suite.rows)[: suite.max_rows] for name, suite in ctx.suites.items()}
-    rewards = {name: RewardSet(suite.rewards) for name, suite in ctx.suites.items()}
     records: list[dict[str, Any]] = []
     receipts: dict[str, Any] = {}
-    for label, ref in models.items():
-        replies, receipts[label] = _replies(label, ref, rows, cfg, ctx)
-        for suite in ctx.suites:
-            records += _scores(suite, label, rows[suite], replies[suite], rewards[suite])
+    with contextlib.ExitStack() as stack:
+        rewards = {name: stack.enter_context(RewardSet(suite.rewards)) for name, suite in ctx.suites.items()}
+        for label, ref in models.items():
+            replies, receipts[label] = _replies(label, ref, rows, cfg, ctx)
+            for suite in ctx.suites:
+                records += _scores(suite, label, rows[suite], replies[suite], rewards[suite])
     samples = [line for suite in ctx.suites for line in _side_by_side(suite, rows[suite][: cfg.n_samples], records)]
     kept = {label: receipt for label, receipt in receipts.items() if receipt is not None}
     (ctx.out_dir / "receipts.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
@@ -53,7 +56,7 @@ def run_evaluate(cfg: EvaluateConfig, ctx: StageContext) -> StageResult:
         metrics={
             **summary(records),
             **{f"rows.{name}": float(len(scored)) for name, scored in rows.items()},
-            "failed_scores": float(sum(len(record.get("errors", ())) for record in records)),
+            **failed(records, ctx.suites),
         },
         artifacts={
             "scores": write_json_lines(ctx.out_dir / "scores.jsonl", records),
@@ -97,6 +100,16 @@ def summary(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return metrics
 
 
+def failed(records: Sequence[Mapping[str, Any]], suites: Mapping[str, Suite]) -> dict[str, float]:
+    """`failed_scores`, and of them `failed_<name>` for every reward with `on_error: score`, over all suites."""
+    errors = Counter(name for record in records for name in record.get("errors", ()))
+    names = [name for suite in suites.values() for name in failures([], suite.rewards)]
+    return {
+        "failed_scores": float(errors.total()),
+        **{name: float(errors[name.removeprefix("failed_")]) for name in names},
+    }
+
+
 def _replies(
     label: str, ref: ModelRef, rows: Mapping[str, list[Row]], cfg: EvaluateConfig, ctx: StageContext
 ) -> tuple[dict[str, list[Completion]], Mapping[str, Any] | None]:
@@ -126,9 +139,9 @@ def _replies(
 def _scores(
     suite: str, label: str, rows: Sequence[Row], replies: Sequence[Completion], rewards: RewardSet
 ) -> Iterator[dict[str, Any]]:
-    for number, (row, reply) in enumerate(zip(rows, replies, strict=True)):
-        where = f"suite {suite}, row {number + 1}, answered by {label}"
-        score = rewards.require(row.prompt_text, reply.text, row.reference, row.row, where)
+    samples = [row.sample(reply.text) for row, reply in zip(rows, replies, strict=True)]
+    scores = rewards.require_all(samples, lambda index: f"suite {suite}, row {index + 1}, answered by {label}")
+    for number, (reply, score) in enumerate(zip(replies, scores, strict=True)):
         record = {"suite": suite, "row": number, "model": label, "score": score.total, "completion": reply.text}
         yield {**record, "errors": score.errors} if score.errors else record
 

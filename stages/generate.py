@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from stages import shared_prompts
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -59,7 +61,8 @@ def generate(
     Returns:
         For every prompt its `samples` completions.
     """
-    config = _generation_config(tokenizer, max_new_tokens, temperature, samples, stop_ids)
+    shared = temperature > 0 and samples > 1 and shared_prompts.supports(model.config)
+    config = _generation_config(tokenizer, max_new_tokens, temperature, 1 if shared else samples, stop_ids)
     completions: list[list[Completion]] = [[] for _ in prompts]
     was_training = model.training
     model.eval()
@@ -67,7 +70,12 @@ def generate(
     with torch.random.fork_rng(devices=_cuda_devices(model)):
         torch.manual_seed(seed)
         for batch in _batches(prompts, batch_size):
-            replies = _generate_batch(model, config, [prompts[index] for index in batch])
+            asked = [prompts[index] for index in batch]
+            replies = (
+                shared_prompts.sample(model, asked, samples, config)
+                if shared
+                else _generate_batch(model, config, asked)
+            )
             texts = [read_completion(tokenizer, reply, stop_ids) for reply in replies]
             for position, index in enumerate(batch):
                 completions[index] = texts[position * samples : (position + 1) * samples]
@@ -111,16 +119,9 @@ def _batches(prompts: Sequence[list[int]], batch_size: int) -> Iterator[list[int
 
 def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompts: list[list[int]]) -> list[list[int]]:
     """Token ids after the prompts, padding included."""
-    width = max(len(prompt) for prompt in prompts)
-    padding = [width - len(prompt) for prompt in prompts]
-    ids = [[config.pad_token_id] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]
-    mask = [[0] * pad + [1] * (width - pad) for pad in padding]
-    output = model.generate(
-        input_ids=torch.tensor(ids, device=model.device),
-        attention_mask=torch.tensor(mask, device=model.device),
-        generation_config=config,
-    )
-    replies: list[list[int]] = output[:, width:].tolist()
+    ids, mask = shared_prompts.padded(prompts, config.pad_token_id, model.device)
+    output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+    replies: list[list[int]] = output[:, ids.shape[1] :].tolist()
     return replies
 
 

@@ -126,23 +126,11 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         finally:
             self.model.train(was_training)
 
-    @torch.no_grad()
     def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
-        """A group of completions per prompt, each up to and with its end token; a prompt is computed once."""
-        width = max(len(prompt) for prompt in prompts)
-        pad, device = self.generation_config.pad_token_id, self.model.device
-        ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts], device=device)
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+        """A group of completions per prompt, each up to and with its end token."""
         with self.accelerator.autocast():
-            cache = shared_prompts.keys_and_values(self.model, ids[:, :-1], mask[:, :-1])
-            cache.batch_repeat_interleave(self.num_generations)
-            output = self.model.generate(
-                input_ids=ids.repeat_interleave(self.num_generations, 0),
-                attention_mask=mask.repeat_interleave(self.num_generations, 0),
-                cache=cache,
-                generation_config=self.generation_config,
-            )
-        return [_up_to_end(completion, self.eos_token_ids) for completion in output[:, width:].tolist()]
+            completions = shared_prompts.sample(self.model, prompts, self.num_generations, self.generation_config)
+        return [_up_to_end(completion, self.eos_token_ids) for completion in completions]
 
     def _get_per_token_logps_and_entropies(
         self,

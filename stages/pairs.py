@@ -7,14 +7,15 @@ unchanged, so that the steps that follow have the same held-out prompts.
 
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from conf.reward_base import RewardConfig
 from conf.schema import PairsConfig
-from rewards.scoring import RewardSet, Score
+from rewards.scoring import RewardSet, Score, failures
 from stages.contract import StageContext, StageResult
 from stages.fold import load_folded
 from stages.generate import Completion
@@ -58,7 +59,7 @@ def run_pairs(cfg: PairsConfig, ctx: StageContext) -> StageResult:
         )
     return StageResult(
         model=ctx.start,
-        metrics=_metrics(pairs, completions, scores),
+        metrics=_metrics(pairs, completions, scores, ctx.rewards),
         artifacts={
             "train": write_rows(ctx.out_dir / "train.jsonl", (pair.row for pair in pairs)),
             **_copy_held_out(ctx),
@@ -97,18 +98,20 @@ def _sample(rows: Sequence[Row], cfg: PairsConfig, ctx: StageContext) -> list[li
 
 
 def _score(rows: Sequence[Row], completions: Sequence[Sequence[Completion]], ctx: StageContext) -> list[list[Score]]:
-    rewards = RewardSet(ctx.rewards)
-    return [
-        [
-            rewards.require(row.prompt_text, text.text, row.reference, row.row, f"training row {number}")
-            for text in texts
-        ]
-        for number, (row, texts) in enumerate(zip(rows, completions, strict=True), start=1)
-    ]
+    """One score per completion, in groups as the completions are."""
+    numbers = [number for number, texts in enumerate(completions) for _ in texts]
+    texts = [text.text for group in completions for text in group]
+    samples = [rows[number].sample(text) for number, text in zip(numbers, texts, strict=True)]
+    with RewardSet(ctx.rewards) as rewards:
+        scores = iter(rewards.require_all(samples, lambda index: f"training row {numbers[index] + 1}"))
+    return [[next(scores) for _ in group] for group in completions]
 
 
 def _metrics(
-    pairs: Sequence[Pair], completions: Sequence[Sequence[Completion]], scores: Sequence[Sequence[Score]]
+    pairs: Sequence[Pair],
+    completions: Sequence[Sequence[Completion]],
+    scores: Sequence[Sequence[Score]],
+    rewards: Mapping[str, RewardConfig],
 ) -> dict[str, float]:
     texts = [text for group in completions for text in group]
     flat = [score for group in scores for score in group]
@@ -120,6 +123,7 @@ def _metrics(
         "mean_reward": statistics.fmean(score.total for score in flat),
         "truncated": sum(text.truncated for text in texts) / len(texts),
         "failed_scores": sum(len(score.errors) for score in flat),
+        **failures(flat, rewards),
     }
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from statistics import fmean
 from typing import Any
 
@@ -36,8 +37,8 @@ def run_probe(cfg: ProbeConfig, ctx: StageContext) -> StageResult:
     prepare(ctx.hardware, ctx.seed)
     rows = read_rows(ctx.data["train"])
     indices = wrapped_order(len(rows), min(cfg.prompts, len(rows)), ctx.seed)
-    sampler = _sampler(cfg, ctx)
-    rollouts, seconds = _rollouts(sampler, rows, indices, ctx)
+    with closing(_sampler(cfg, ctx)) as sampler:
+        rollouts, seconds = _rollouts(sampler, rows, indices, ctx)
     sizes = cfg.group_sizes or [ReinforceConfig.group_size, 2 * ReinforceConfig.group_size]
     metrics = {
         **summary(rollouts, sizes),

@@ -4,15 +4,16 @@ For every prompt a group of completions is sampled from the current model, score
 more or less likely by how each compares with its own group, while a KL penalty holds the model near its start.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from conf.reward_base import RewardConfig
 from conf.schema import ReinforceConfig
-from rewards.scoring import RewardSet, Score
+from rewards.scoring import RewardSet, Score, failures
 from stages.chat import prompt_ids
 from stages.contract import StageContext, StageResult
 from stages.difficulty import FILE, prompts_in_band
@@ -43,19 +44,21 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
     pool, measured = list(range(len(rows))), None
     if cfg.difficulty.leaves_out:
         pool, measured = prompts_in_band(cfg, ctx, rows)
-    trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, pool)
-    result = train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(pool), columns=columns(ctx.rewards))
+    with RewardSet(ctx.rewards) as rewards:
+        trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, rewards, pool)
+        result = train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(pool), columns=columns(ctx.rewards))
     if measured is None:
         return result
     artifacts = {**result.artifacts, "difficulty": ctx.out_dir / FILE}
     return replace(result, metrics={**result.metrics, **measured}, artifacts=artifacts)
 
 
-def columns(rewards: Iterable[str]) -> dict[str, str]:
+def columns(rewards: Mapping[str, RewardConfig]) -> dict[str, str]:
     """TRL's names of the progress columns of this stage, and ours; `kl` is absent without a KL penalty."""
     ours = ["reward", "reward_std", "completion_len", "truncated", "all_equal", "failed_scores"]
+    ours += [*(f"reward_{name}" for name in rewards), *failures([], rewards)]
     counts = {RESAMPLED: "resampled", GENERATED_TOKENS: "generated_tokens"}
-    return {"kl": "kl", **{GROUPS + name: name for name in [*ours, *(f"reward_{name}" for name in rewards)]}, **counts}
+    return {"kl": "kl", **{GROUPS + name: name for name in ours}, **counts}
 
 
 def reinforce_trainer(
@@ -63,6 +66,7 @@ def reinforce_trainer(
     ctx: StageContext,
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Row],
+    rewards: RewardSet,
     pool: Sequence[int] | None = None,
 ) -> OnPolicyTrainer:
     """The trainer around the folded start model and a new adapter, which TRL makes right after seeding.
@@ -71,7 +75,7 @@ def reinforce_trainer(
     """
     pool = range(len(rows)) if pool is None else pool
     steps = planned_steps(cfg, len(pool), "prompts")
-    scores = StepScores(rows, RewardSet(ctx.rewards), tokenizer, stop_token_ids(ctx.start, tokenizer))
+    scores = StepScores(rows, rewards, tokenizer, stop_token_ids(ctx.start, tokenizer))
     places = wrapped_order(len(pool), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
     return OnPolicyTrainer(
         prompt_ids=[prompt_ids(tokenizer, ctx.start.config, row) for row in rows],
@@ -105,9 +109,10 @@ class StepScores:
         """
         completions = [read_completion(self.tokenizer, each, self.stop_ids) for each in ids]
         keys = [(index, completion.text) for index, completion in zip(prompts, completions, strict=True)]
-        for index, text in dict.fromkeys(keys):
-            if (index, text) not in self._known:
-                self._known[index, text] = self._score(index, text)
+        new = [key for key in dict.fromkeys(keys) if key not in self._known]
+        samples = [self.rows[index].sample(text) for index, text in new]
+        scores = self.rewards.require_all(samples, lambda place: f"training row {new[place][0] + 1}")
+        self._known.update(zip(new, scores, strict=True))
         return completions, [self._known[key] for key in keys]
 
     def totals(self, prompts: Sequence[int], ids: Sequence[list[int]]) -> list[float]:
@@ -117,10 +122,6 @@ class StepScores:
     def forget(self) -> None:
         """The step is over."""
         self._known.clear()
-
-    def _score(self, index: int, text: str) -> Score:
-        row = self.rows[index]
-        return self.rewards.require(row.prompt_text, text, row.reference, row.row, where=f"training row {index + 1}")
 
 
 def total_reward(step: StepScores, group_size: int) -> Callable[..., list[float]]:
@@ -134,7 +135,8 @@ def total_reward(step: StepScores, group_size: int) -> Callable[..., list[float]
     ) -> list[float]:
         completions, scores = step.of(prompts, completion_ids)
         step.forget()
-        for name, value in summary(completions, scores, group_size).items():
+        metrics = {**summary(completions, scores, group_size), **failures(scores, step.rewards.configs)}
+        for name, value in metrics.items():
             log_metric(GROUPS + name, value)
         return [score.total for score in scores]
 

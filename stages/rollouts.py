@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
 from rewards.scoring import RewardSet, Score
 from stages.contract import ModelRef, StageContext
 from stages.fold import load_folded
@@ -65,12 +65,15 @@ class TimedRewards:
         columns = []
         for name, reward in self._rewards.items():
             started = time.perf_counter()
-            columns.append(
-                [reward.require(row.prompt_text, each.text, row.reference, row.row, where) for each in completions]
-            )
+            columns.append(reward.require_all([row.sample(each.text) for each in completions], lambda _: where))
             self.seconds[name] += time.perf_counter() - started
         self.calls += len(completions)
         return [_joined(parts) for parts in zip(*columns, strict=True)]
+
+    def close(self) -> None:
+        """End the rewards' worker processes."""
+        for reward in self._rewards.values():
+            reward.close()
 
     def seconds_per_call(self) -> dict[str, float]:
         """Mean time of one call, by reward."""
@@ -83,7 +86,8 @@ def _joined(parts: Sequence[Score]) -> Score:
     def merged(field: str) -> dict[str, Any]:
         return {name: value for part in parts for name, value in getattr(part, field).items()}
 
-    return Score(math.fsum(part.total for part in parts), merged("values"), merged("errors"), merged("explanations"))
+    names = ("values", "errors", "explanations", "terms")
+    return Score(math.fsum(part.total for part in parts), *map(merged, names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +120,11 @@ class Sampler:
             samples=self.samples,
             progress=progress,
         )
+
+    def close(self) -> None:
+        """End the worker processes of its rewards."""
+        self.rewards.close()
+        self.success.rewards.close()
 
     def score(self, index: int, row: Row, completions: Sequence[Completion]) -> Rollout:
         """Score the completions of the training row with this index."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rewards.contract import Sample
+
 _TEXT_FIELDS = ("prompt", "system", "messages", "response", "chosen", "rejected", "reference")
 
 
@@ -50,6 +52,10 @@ class Row:
         if self.prompt is not None:
             return self.prompt
         return "\n".join(message["content"] for message in self.messages or [])
+
+    def sample(self, completion: str) -> Sample:
+        """What the rewards judge when the reply to this row is `completion`."""
+        return Sample(self.prompt_text, completion, self.reference, self.row)
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> Path:

@@ -4,8 +4,10 @@ The result is the same. TRL computes each prompt `group_size` times, for samplin
 policy, which is the larger part of a step where prompts are longer than replies.
 """
 
+from collections.abc import Sequence
+
 import torch
-from transformers import Cache, DynamicCache, PretrainedConfig
+from transformers import Cache, DynamicCache, GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 
@@ -44,6 +46,42 @@ def completion_logits(
         cache=cache,
     ).logits
     return logits[:, :-1]
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel, prompts: Sequence[list[int]], samples: int, config: GenerationConfig
+) -> list[list[int]]:
+    """`samples` completions per prompt, one prompt's after the other's; each prompt is computed once.
+
+    Args:
+        model: A causal language model for which `supports` holds.
+        prompts: Token ids, one list per prompt.
+        samples: Completions per prompt.
+        config: How to sample, with a pad token.
+
+    Returns:
+        Token ids after the prompt, padding included.
+    """
+    ids, mask = padded(prompts, config.pad_token_id, model.device)
+    cache = keys_and_values(model, ids[:, :-1], mask[:, :-1])
+    cache.batch_repeat_interleave(samples)
+    output = model.generate(
+        input_ids=ids.repeat_interleave(samples, 0),
+        attention_mask=mask.repeat_interleave(samples, 0),
+        cache=cache,
+        generation_config=config,
+    )
+    completions: list[list[int]] = output[:, ids.shape[1] :].tolist()
+    return completions
+
+
+def padded(prompts: Sequence[list[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prompts padded on the left, and their attention mask: both (prompts, longest prompt)."""
+    width = max(len(prompt) for prompt in prompts)
+    ids = [[pad] * (width - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 def keys_and_values(model: torch.nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Cache:

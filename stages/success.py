@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conf.rewards import RewardConfig
+from conf.reward_base import RewardConfig
 from rewards.scoring import RewardSet, Score
 from stages.rows import Row
 from stages.samples import expected

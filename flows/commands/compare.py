@@ -51,14 +51,8 @@ _SHOWN = ("step", "loss", "reward", "kl", "margin")
 
 def _known_scores(found: FoundRun) -> dict[str, float]:
     """What the evaluate steps of the run's own pipeline found for this step's model."""
-    steps = found.record["steps"].values() if found.record else ()
-    return {
-        suite: mean
-        for step in steps
-        if step["stage"] == "evaluate"
-        for suite, model, mean, _, _ in scores(step["metrics"])
-        if model == found.step
-    }
+    found_scores = scores(found.record) if found.record else ()
+    return {score.suite: score.mean for score in found_scores if score.model == found.step}
 
 
 def _cell(value: Any) -> str:

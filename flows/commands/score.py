@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -10,6 +9,7 @@ from yaml import YAMLError
 
 from conf.errors import UserError
 from conf.rewards import load_rewards
+from flows.score_report import report
 from rewards.scoring import RewardSet, score_file
 
 
@@ -24,14 +24,13 @@ def main(arguments: argparse.Namespace) -> int:
         values = OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
-    rewards = RewardSet(load_rewards(values, str(path)), path.parent)
-    lines = (json.dumps(scored, ensure_ascii=False) for scored in score_file(rewards, Path(arguments.rows)))
+    with RewardSet(load_rewards(values, str(path)), path.parent) as rewards:
+        scored = list(score_file(rewards, Path(arguments.rows)))
+    lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in scored)
     if arguments.out:
-        text = "".join(f"{line}\n" for line in lines)
         try:
-            Path(arguments.out).write_text(text, encoding="utf-8")
+            Path(arguments.out).write_text(lines, encoding="utf-8")
         except OSError as error:
             raise UserError(f"--out: cannot write {arguments.out} ({error.strerror})") from error
-    else:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+    print(lines if arguments.json else f"{report(scored)}\n", end="")
     return 0

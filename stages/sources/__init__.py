@@ -1,4 +1,7 @@
-"""Where rows come from: a file, a Python function or a dataset of the hub. What they mean is `stages.mapping`'s."""
+"""Where rows come from: a file, a Python function, a task of reasoning-gym or a dataset of the hub.
+
+What they mean is `stages.mapping`'s.
+"""
 
 import hashlib
 import itertools
@@ -9,6 +12,8 @@ from conf.errors import UserError
 from conf.schema import DataConfig
 from stages.sources.files import READERS, read_file
 from stages.sources.functions import PREFIX, read_function, source_file
+from stages.sources.gym import PREFIX as GYM_PREFIX
+from stages.sources.gym import gym_identity, read_gym
 from stages.sources.hub import HUB_ID, read_hub, resolve_revision
 from stages.sources.record import Record
 
@@ -27,6 +32,8 @@ def read_source(config: DataConfig, base_dir: Path) -> list[Record]:
     """
     if config.source.startswith(PREFIX):
         rows = read_function(config.source, config.args, base_dir)
+    elif config.source.startswith(GYM_PREFIX):
+        rows = read_gym(config.source, config.args)
     elif (path := _file(config.source, base_dir)) is not None:
         rows = read_file(path, config.source)
     else:
@@ -38,13 +45,17 @@ def read_source(config: DataConfig, base_dir: Path) -> list[Record]:
 
 
 def source_identity(config: DataConfig, base_dir: Path) -> list[Any]:
-    """What determines the rows of a source, as plain JSON: a file's content, a function's source, a hub commit.
+    """What determines the rows of a source, as plain JSON.
+
+    A file's content, a function's source, a task's settings and library version, a hub commit.
 
     Raises:
         UserError: The source cannot be found.
     """
     if config.source.startswith(PREFIX):
         return [config.source, _sha256(source_file(config.source, base_dir), config.source), config.args]
+    if config.source.startswith(GYM_PREFIX):
+        return gym_identity(config.source, config.args)
     if (path := _file(config.source, base_dir)) is not None:
         return [path.suffix.lower(), _sha256(path, config.source)]
     return [config.source, config.name, config.split, resolve_revision(config)]
@@ -59,7 +70,9 @@ def _file(source: str, base_dir: Path) -> Path | None:
         return None
     what = "is a directory" if path.is_dir() else "has no known suffix" if path.exists() else "does not exist"
     formats = ", ".join(READERS)
-    raise UserError(f"{source}: {what}; expected a file ({formats}), a hub dataset id, or {PREFIX}module.function")
+    raise UserError(
+        f"{source}: {what}; expected a file ({formats}), a hub dataset id, {PREFIX}module.function or {GYM_PREFIX}task"
+    )
 
 
 def _sha256(path: Path, name: str) -> str:

@@ -5,12 +5,17 @@ import itertools
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import yaml
 
+import conf
 from conf.errors import UserError
-from rewards.examples.tool_call import reward
+from conf.rewards import load_rewards
+from rewards.scoring import RewardSet
 from stages.generators.arithmetic import arithmetic
+from stages.generators.extraction import extraction
 from stages.generators.tool_calls import tool_calls
 
 
@@ -23,7 +28,7 @@ def test_additions_are_right_and_different_also_when_swapped() -> None:
     assert re.fullmatch(r"What is \d\d \+ \d\d\? Reply with just the number\.", rows[0]["question"])
 
 
-@pytest.mark.parametrize("generator", [arithmetic, tool_calls])
+@pytest.mark.parametrize("generator", [arithmetic, tool_calls, extraction])
 def test_the_seed_decides_and_more_rows_only_add(generator) -> None:
     rows = list(generator(rows=50, seed=1))
     assert rows == list(itertools.islice(generator(rows=200, seed=1), 50))
@@ -37,6 +42,7 @@ def test_the_seed_decides_and_more_rows_only_add(generator) -> None:
         (arithmetic, {"rows": 5, "digits": 0}, "digits must be at least 1"),
         (arithmetic, {"rows": 0}, "not 0 rows"),
         (tool_calls, {"rows": 0}, "between 1 and"),
+        (extraction, {"rows": 0}, "between 1 and"),
     ],
 )
 def test_impossible_arguments(generator, arguments, message: str) -> None:
@@ -60,10 +66,13 @@ def test_tool_calls_are_different_and_a_quarter_are_handoffs() -> None:
 
 
 def test_the_right_call_follows_from_the_sentence() -> None:
+    text = (Path(conf.__file__).parent / "reward" / "tool_calls.yaml").read_text(encoding="utf-8")
+    rewards = RewardSet(load_rewards(yaml.safe_load(text)))
     for row in tool_calls(rows=2400, seed=7):
         call, expected = json.loads(row["response"]), row["expected"]
         assert {"tool": call["tool"], **call["args"]} == expected
-        assert reward(row["response"], row) == pytest.approx(1.2 if expected["tool"] == "handoff" else 1.0)
+        total = rewards.require(row["caller"], row["response"], None, row).total
+        assert total == (1.2 if expected["tool"] == "handoff" else 1.0)
         if expected["tool"] != "handoff":
             assert re.findall(r"\d{5}", row["caller"]) == [expected["order_id"]]
         if "date" in expected:

@@ -1,6 +1,7 @@
 """The command line: fast help, clear refusals, exit codes, and every command on a finished run."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from flows.score_report import histogram
 
 COMMANDS = ["run", "plan", "probe", "preview", "score", "runs", "progress", "generate", "compare", "export"]
 
@@ -116,14 +118,29 @@ def test_preview_shows_rows_as_the_model_sees_them(smoke, capsys):
     assert "Reply with just the number." in shown and "assistant" in shown
 
 
-def test_score_writes_one_object_per_row(tmp_path, capsys):
+def test_score_shows_the_spread_and_writes_one_object_per_row(tmp_path, capsys):
     rewards, rows, out = tmp_path / "rewards.yaml", tmp_path / "rows.jsonl", tmp_path / "scores.jsonl"
     rewards.write_text("numeric: {type: numeric, weight: 1.0}\nlength: {type: length, max_chars: 4, weight: 0.5}\n")
     rows.write_text('{"completion": "69", "reference": "69"}\n{"completion": "70", "reference": ""}\n')
     assert main(["score", "--rewards", str(rewards), "--rows", str(rows), "--out", str(out)]) == 0
     first, second = [json.loads(line) for line in out.read_text().splitlines()]
-    assert first == {"total": 1.5, "rewards": {"numeric": 1.0, "length": 1.0}, "errors": {}}
+    expected = {"row": 1, "total": 1.5, "rewards": {"numeric": 1.0, "length": 1.0}, "errors": {}, "completion": "69"}
+    assert first == expected
     assert second["total"] is None and set(second["errors"]) == {"numeric"}
+    shown = capsys.readouterr().out
+    assert re.search(r"^numeric +1 +1 +1\.000", shown, re.MULTILINE), shown
+    assert re.search(r"^best +1 +1\.5 +69 ", shown, re.MULTILINE), shown
+    assert re.search(r"^failed +2 .*reference", shown, re.MULTILINE), shown
+    assert main(["score", "--rewards", str(rewards), "--rows", str(rows), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [([2.0], "█·········"), ([0.0, 1.0], "█········█"), ([0.0] * 8 + [0.5] * 2 + [1.0], "█····▂···▁")],
+)
+def test_a_histogram_has_a_bar_per_tenth(values, bars):
+    assert histogram(values) == bars
 
 
 def test_scores_that_cannot_be_written_are_bad_input(tmp_path, capsys):

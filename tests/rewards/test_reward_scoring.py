@@ -137,6 +137,21 @@ def test_sources_are_the_files_that_determine_a_reward(tmp_path: Path) -> None:
         reward_sources(load_rewards(rewards), tmp_path)
 
 
+def test_sources_are_found_without_importing_the_packages_they_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_package" / "inner").mkdir(parents=True)
+    (tmp_path / "slow_package" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "slow_package" / "inner" / "__init__.py").touch()
+    (tmp_path / "slow_package" / "inner" / "words.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module, file in [("inner.words", "inner/words.py"), ("inner", "inner/__init__.py")]:
+        settings = {"type": "custom", "function": f"slow_package.{module}.polite"}
+        assert reward_sources(load_rewards({"a": settings})) == [tmp_path / "slow_package" / file]
+    for module in ("slow_package.none", "slow_package.inner.words.none", "none.none"):
+        assert not reward_sources(load_rewards({"a": {"type": "custom", "function": f"{module}.polite"}}))
+
+
 def test_schema_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"required": ["a"]}', encoding="utf-8")
     rewards = reward_set(tmp_path, form={"type": "json", "schema": "schema.json"})

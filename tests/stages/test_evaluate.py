@@ -16,6 +16,7 @@ from stages.rows import Row, read_rows, write_rows
 from stages.sft import run_sft
 
 REWARDS = load_rewards({"exact": {"type": "exact"}})
+TOLERANT = load_rewards({"form": {"type": "fields", "column": "none", "on_error": "score", "error_value": 0}})
 
 
 def adapter(name: str) -> Adapter:
@@ -57,7 +58,7 @@ def test_all_models_answer_the_same_rows(context: Any, tiny: ModelRef) -> None:
     trained = run_sft(cfg, context("sft", data=data)).model
     suites = {
         "task": Suite(role=SuiteRole.task, rows=data["train"], rewards=REWARDS, max_new_tokens=4),
-        "kept": Suite(role=SuiteRole.guard, rows=data["gate"], rewards=REWARDS, max_new_tokens=4),
+        "kept": Suite(role=SuiteRole.guard, rows=data["gate"], rewards={**REWARDS, **TOLERANT}, max_new_tokens=4),
     }
     models = {"start": trained, "baseline": tiny, "chain.sft": trained}
     result = run_evaluate(EvaluateConfig(n_samples=2), context("evaluate", models=models, suites=suites))
@@ -66,6 +67,7 @@ def test_all_models_answer_the_same_rows(context: Any, tiny: ModelRef) -> None:
     assert [(r["suite"], r["model"], r["row"]) for r in records] == [
         (suite, model, row) for model in ("base", "sft") for suite, n in (("task", 8), ("kept", 5)) for row in range(n)
     ]
+    assert (result.metrics["failed_scores"], result.metrics["failed_form"]) == (10, 10)  # 5 rows, two models
     rewards = RewardSet(REWARDS)
     rows = {"task": read_rows(data["train"])[:8], "kept": read_rows(data["gate"])}
     for record in records:

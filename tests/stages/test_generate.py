@@ -42,6 +42,14 @@ def test_greedy_is_the_argmax_of_every_step_whatever_the_batch(
     assert [group[0].text for group in completions] == expected
 
 
+def test_samples_of_one_prompt_follow_that_prompt_though_it_is_computed_once(
+    model: PreTrainedModel, tokenizer: Any
+) -> None:
+    completions = run(model, tokenizer, PROMPTS, temperature=1e-4, samples=3)
+    expected = [tokenizer.decode(greedy(model, prompt, 6), skip_special_tokens=True) for prompt in PROMPTS]
+    assert [[completion.text for completion in group] for group in completions] == [[text] * 3 for text in expected]
+
+
 def test_a_stop_token_ends_a_reply_and_is_not_part_of_it(model: PreTrainedModel, tokenizer: Any) -> None:
     replies = {token: greedy(model, [token], 6) for token in range(10, 60)}
     prompt, stop = next((p, ids[2]) for p, ids in replies.items() if ids.index(ids[2]) == 2)

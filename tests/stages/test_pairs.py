@@ -71,6 +71,13 @@ def test_the_same_seed_gives_the_same_pairs(context: Any) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
+def test_failures_are_counted_per_reward(context: Any) -> None:
+    tolerant = load_rewards({"sum": {"type": "fields", "column": "none", "on_error": "score", "error_value": 0}})
+    result = run_pairs(PairsConfig(**CONFIG, max_prompts=3), context("pairs", rewards={**REWARDS, **tolerant}))
+    assert (result.metrics["failed_scores"], result.metrics["failed_sum"]) == (18, 18)
+    assert "failed_length" not in result.metrics
+
+
 def test_no_pair_at_all_is_a_clear_error(context: Any) -> None:
     always = load_rewards({"any": {"type": "regex", "pattern": ".*"}})
     with pytest.raises(UserError, match=r"none of 3 prompts gave a pair: .* 6 totals differ by less than min_gap 0.2"):

@@ -134,7 +134,7 @@ def test_a_failing_reward_with_a_value_for_failures_is_counted(new_context: Cont
     rewards = {**LOWER_CASE, "sum": {"type": "numeric", "on_error": "score", "error_value": -1.0}}
     rows = [Row(prompt=f"Say {letter}") for letter in "abc"]
     run_reinforce(config(max_steps=1), new_context("counted", rewards, rows, log_metrics=logged.append))
-    assert (logged[0]["failed_scores"], logged[0]["reward_sum"]) == (12, -1)
+    assert [logged[0][name] for name in ("failed_scores", "failed_sum", "reward_sum")] == [12, 12, -1]
 
 
 def test_fewer_prompts_than_a_step_takes_is_an_error(new_context: Context) -> None:

@@ -12,6 +12,7 @@ from transformers import GenerationConfig, TrainerCallback
 
 from conf.rewards import load_rewards
 from conf.schema import LoraConfig, ModelConfig, ReinforceConfig
+from rewards.scoring import RewardSet
 from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef, StageContext
 from stages.grpo import OnPolicyTrainer
@@ -86,7 +87,7 @@ def make_trainer(tmp_path: Path, tiny: ModelRef, hardware: Hardware) -> MakeTrai
             data=data,
             rewards=load_rewards(REWARDS),
         )
-        return reinforce_trainer(cfg, ctx, load_tokenizer(start), rows)
+        return reinforce_trainer(cfg, ctx, load_tokenizer(start), rows, RewardSet(ctx.rewards))
 
     return make
 
