@@ -117,11 +117,13 @@ def _check_names(config: RunConfig) -> None:
             _check_name(step.data, config.data, f"pipeline.{name}.data", "data")
         if step.reward is not None:
             _check_name(step.reward, config.rewards, f"pipeline.{name}.reward", "reward")
-            _check_success(name, config)
         for suite in step.suites:
             _check_name(suite, config.suites, f"pipeline.{name}.suites", "suite")
         if "suites" in STAGES[step.stage].needs and not config.suites:
             raise ConfigError(f"pipeline.{name}: needs at least one suite, e.g. suite=[arithmetic]")
+    for name, step in config.steps.items():
+        if step.reward is not None:
+            _check_success(name, config)
     for name, suite_config in config.suites.items():
         _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
         _check_name(suite_config.reward, config.rewards, f"suite.{name}.reward", "reward")

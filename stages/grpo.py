@@ -77,8 +77,7 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         prompts, groups = self._with_variance([row["prompt"] for row in inputs[:: self.num_generations]])
         self._sampled = [completion for group in groups for completion in group]
         repeated = [{"prompt": prompt} for prompt in prompts for _ in range(self.num_generations)]
-        batch: dict[str, Any] = super()._generate_and_score_completions(repeated)
-        return batch
+        return dict(super()._generate_and_score_completions(repeated))
 
     def _with_variance(self, batch: Sequence[int]) -> tuple[list[int], list[list[list[int]]]]:
         """The rows of a step and their groups of completions; the step's seed says which rows may stand in."""
@@ -86,14 +85,14 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         tokens, replaced = _tokens(groups), 0
         for attempt in range(self.resampling.attempts):
             flat = self._without_variance(prompts, groups)
-            fresh = fresh_rows(self.resampling.pool, batch, self.args.seed, self.state.global_step, attempt)
-            fresh = fresh[: len(flat)]
+            others = fresh_rows(self.resampling.pool, batch, self.args.seed, self.state.global_step, attempt)
+            fresh = others[: len(flat)]
             if not fresh:
                 break
-            others = self._groups(fresh)
-            for place, prompt, group in zip(flat, fresh, others, strict=False):
+            sampled = self._groups(fresh)
+            for place, prompt, group in zip(flat, fresh, sampled, strict=False):
                 prompts[place], groups[place] = prompt, group
-            tokens, replaced = tokens + _tokens(others), replaced + len(fresh)
+            tokens, replaced = tokens + _tokens(sampled), replaced + len(fresh)
         self._metrics["train"][RESAMPLED].append(replaced)
         self._metrics["train"][GENERATED_TOKENS].append(tokens)
         return prompts, groups
@@ -107,10 +106,11 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
     def _without_variance(self, prompts: Sequence[int], groups: Sequence[list[list[int]]]) -> list[int]:
         """Places of the groups whose totals are all equal: their advantages are zero."""
-        totals = [
-            self.resampling.totals([prompt] * len(group), group) for prompt, group in zip(prompts, groups, strict=True)
-        ]
-        return [place for place, values in enumerate(totals) if min(values) == max(values)]
+        size = self.num_generations
+        repeated = [prompt for prompt in prompts for _ in range(size)]
+        totals = self.resampling.totals(repeated, [completion for group in groups for completion in group])
+        by_group = [totals[start : start + size] for start in range(0, len(totals), size)]
+        return [place for place, values in enumerate(by_group) if min(values) == max(values)]
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *arguments: Any, **options: Any) -> Any:
         """Sample one completion per prompt, without the adapter's dropout, which is for training only."""

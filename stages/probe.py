@@ -88,7 +88,8 @@ def summary(rollouts: Sequence[Rollout], group_sizes: Sequence[int]) -> dict[str
         share of a prompt's samples, averaged over prompts), `failed_scores`; for every group size `all_equal_<size>`,
         the predicted share of groups without variance, with `all_equal_<size>_high` where it is a lower bound (see
         `stages.statistics`); and where something tells success, `successes`, `success_rate`, the 95% Wilson interval
-        `success_low` to `success_high` and `pass_at_<k>` for 1, 2, 4, ... and all samples.
+        `success_low` to `success_high` and `pass_at_<k>` for 1, 2, 4, ... and all samples. The interval takes all
+        samples as independent; as those of one prompt are alike, the true one is somewhat wider.
     """
     completions = [each for rollout in rollouts for each in rollout.completions]
     scores = [score for rollout in rollouts for score in rollout.scores]

@@ -110,3 +110,6 @@ def test_alone_it_is_the_probe_of_the_pipeline():
         whole = compose_run(["experiment=smoke"])
         assert alone.settings["probe"] == whole.settings["reinforce_probe"]
         assert alone.steps["probe"].start == "base"
+    detour = compose_run(["experiment=smoke", "+pipeline.warm={stage: sft, data: arithmetic}", "probe.otherwise=warm"])
+    assert list(probe_alone(detour, "latest").steps) == ["probe"], "alone there is no detour to take"
+    assert probe_alone(detour, "latest").steps["probe"].start == "run/latest"

@@ -25,7 +25,7 @@ FAST = {"prompts": 5, "samples": 4, "max_new_tokens": 4}
 
 def rollout(successes: list[bool] | None, totals: list[float], texts: str = "aabb") -> Rollout:
     completions = [Completion(text, tokens, tokens == 4) for text, tokens in zip(texts, (1, 2, 3, 4), strict=True)]
-    scores = [Score(total, {"a": total / 2}, {}, {}) for total in totals]
+    scores = [Score(total, {"a": total / 2}, {}, {}, {}) for total in totals]
     return Rollout(index=0, row=Row(prompt="p"), completions=completions, scores=scores, successes=successes)
 
 

@@ -73,7 +73,7 @@ def test_progress_rows_have_their_columns(new_context: Context) -> None:
 
 def test_summary_of_a_step() -> None:
     def score(lower: float, failed: bool = False) -> Score:
-        return Score(2 * lower, {"lower": lower}, {"lower": "no"} if failed else {}, {})
+        return Score(2 * lower, {"lower": lower}, {"lower": "no"} if failed else {}, {}, {})
 
     scores = [score(0), score(1), score(0.5), score(1), score(1), score(1, failed=True)]
     completions = [Completion("", tokens, truncated=tokens == 4) for tokens in (1, 2, 3, 4, 4, 1)]

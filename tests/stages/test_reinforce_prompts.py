@@ -10,8 +10,9 @@ import pytest
 from conf.errors import ConfigError, UserError
 from conf.rewards import load_rewards
 from conf.schema import DifficultyConfig, ReinforceConfig
+from rewards.scoring import RewardSet
 from stages.contract import Hardware, ModelRef, StageContext
-from stages.grpo import Resampling
+from stages.grpo import OnPolicyTrainer, Resampling
 from stages.models import load_tokenizer
 from stages.order import fresh_rows, wrapped_order
 from stages.reinforce import reinforce_trainer, run_reinforce
@@ -44,6 +45,11 @@ def new_context(tmp_path: Path, tiny: ModelRef, hardware: Hardware) -> Context:
         return StageContext(out_dir=out_dir, data=data, **values)
 
     return make
+
+
+def make_trainer(ctx: StageContext, start: ModelRef, pool: list[int] | None = None) -> OnPolicyTrainer:
+    with RewardSet(ctx.rewards) as rewards:
+        return reinforce_trainer(ReinforceConfig(**FAST), ctx, load_tokenizer(start), ROWS, rewards, pool)
 
 
 def measured(ctx: StageContext) -> list[dict[str, Any]]:
@@ -89,7 +95,7 @@ def test_difficulty_needs_to_know_what_a_success_is(new_context: Context) -> Non
 
 
 def test_the_pool_limits_the_order_and_rows_keep_their_numbers(new_context: Context, tiny: ModelRef) -> None:
-    trainer = reinforce_trainer(ReinforceConfig(**FAST), new_context("pool"), load_tokenizer(tiny), ROWS, [4, 7, 16])
+    trainer = make_trainer(new_context("pool"), tiny, [4, 7, 16])
     order = list(trainer.train_dataset["prompt"])
     assert sorted(order[:3]) == sorted(order[3:]) == [4, 7, 16]
 
@@ -107,13 +113,14 @@ def test_fresh_rows_are_a_function_of_seed_step_and_attempt() -> None:
 
 @pytest.mark.parametrize("shares_prompts", [True, False])
 def test_groups_without_variance_give_way(new_context: Context, tiny: ModelRef, shares_prompts: bool) -> None:
-    trainer = reinforce_trainer(ReinforceConfig(**FAST), new_context("way"), load_tokenizer(tiny), ROWS)
+    trainer = make_trainer(new_context("way"), tiny)
     trainer.shares_prompts = shares_prompts
     lengths: dict[int, int] = {}
 
     def totals(prompts: list[int], completions: list[list[int]]) -> list[float]:
-        lengths[prompts[0]] = sum(map(len, completions))
-        return [0.0] * 4 if prompts[0] % 2 else [0.0, 1.0, 0.0, 0.0]
+        for start in range(0, len(prompts), 4):
+            lengths[prompts[start]] = sum(map(len, completions[start : start + 4]))
+        return [float(place % 4 == 1 and prompt % 2 == 0) for place, prompt in enumerate(prompts)]
 
     trainer.resampling = Resampling(attempts=6, pool=range(18), totals=totals)
     expected, replaced = [1, 4, 7], 0
