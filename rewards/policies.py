@@ -23,7 +23,7 @@ from rewards.tool_call import KEYS, allowed_tools, expected_call, written
 CHARACTERS_PER_TOKEN = 4
 _MOST_CONSTANTS = 50
 _MOST_TOOLS = 20
-_MOST_INSTANCES = 20
+_MOST_INSTANCES = 64
 _WHITE_SPACE = " \n"
 _FILLER = "and so on "
 

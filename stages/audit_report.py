@@ -64,9 +64,10 @@ def _in_words(findings: Sequence[Finding], found: Audit) -> str:
     start = f"{first.verdict.upper()}{' (acknowledged)' if first.acknowledged else ''}: {names}"
     if first.reason:
         return f"{start}: {first.reason}.\n  Most on {_example(first.best)}"
+    earn = "earns" if len(findings) == 1 else "earn"
     whole = "of the largest total there can be" if found.reference is None else "of what the right answers earn"
     return (
-        f"{start} earns {first.share or 0:.0%} {whole} without doing the job: {_terms(first.earned)}.\n"
+        f"{start} {earn} {first.share or 0:.0%} {whole} without doing the job: {_terms(first.earned)}.\n"
         f"  Most on {_example(first.best)}"
     )
 
