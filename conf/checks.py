@@ -9,9 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from conf.errors import ConfigError
+from conf.schema import ProbeConfig
 from conf.steps import Step, step_settings
 
 Sections = Mapping[str, Mapping[str, Any]]
+
+ADDED = ("audit", "probe")
+"""The stages of steps that may have been added here."""
 
 _FROM_REINFORCE = {"audit": ("max_new_tokens",), "probe": ("max_new_tokens", "temperature")}
 """Settings that a check takes from the step it stands before, where it has none of its own."""
@@ -45,6 +49,18 @@ def otherwise(steps: Mapping[str, Step], sections: Sections) -> dict[str, str]:
     probes = {name: step for name, step in steps.items() if step.stage == "probe"}
     named = {name: step_settings(name, step, sections["probe"]).otherwise for name, step in probes.items()}
     return {name: other for name, other in named.items() if other is not None}
+
+
+def with_success(settings: Mapping[str, Any], steps: Mapping[str, Step], probe: ProbeConfig) -> dict[str, Any]:
+    """Settings in which `difficulty` means by success what the probe does, where it does not say itself."""
+    result = dict(settings)
+    for name, step in steps.items():
+        difficulty = getattr(settings[name], "difficulty", None)
+        if difficulty is not None and difficulty.success is None and difficulty.success_at is None:
+            asked = settings[step.start] if _starts_at_probe(step, steps) else probe
+            told = replace(difficulty, success=asked.success, success_at=asked.success_at)
+            result[name] = replace(settings[name], difficulty=told)
+    return result
 
 
 def _has_audit(step: Step, steps: Mapping[str, Step]) -> bool:

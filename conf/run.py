@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from conf.checks import otherwise
+from conf.checks import ADDED, otherwise, with_success
 from conf.errors import ConfigError
 from conf.loader import dump, load
 from conf.pipeline import load_pipeline
@@ -52,10 +52,11 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(f"name: becomes a directory's; use letters, digits, _ . and -, got {sections.name!r}")
     stage_sections = {stage: dump(getattr(sections, stage)) for stage in STAGES}
     steps = load_pipeline(sections.pipeline, stage_sections)
+    settings = {name: step_settings(name, step, stage_sections[step.stage]) for name, step in steps.items()}
     config = RunConfig(
         sections=sections,
         steps=steps,
-        settings={name: step_settings(name, step, stage_sections[step.stage]) for name, step in steps.items()},
+        settings=with_success(settings, steps, sections.probe),
         data=_named(DataConfig, sections.data, "data"),
         rewards={name: load_rewards(value, f"reward.{name}") for name, value in _groups(sections.reward, "reward")},
         suites=_named(SuiteConfig, sections.suite, "suite"),
@@ -74,9 +75,10 @@ def check_pins(config: RunConfig, overrides: Iterable[str]) -> None:
     for override in overrides:
         key = override.split("=")[0].lstrip("+")
         stage, _, setting = key.partition(".")
-        for name, step in config.steps.items():
+        for name, step in config.sections.pipeline.items():  # as declared: what a check takes from its step is no pin
             path = setting.split(".") if setting else []
-            if step.set and step.stage == stage and _contains(step.set, path):
+            pins = step.get("set") if name in config.steps else None
+            if pins and step["stage"] == stage and _contains(pins, path):
                 instead = ".".join(["pipeline", name, "set", *path])
                 raise ConfigError(f"{key}: step {name!r} pins this setting; override {instead} instead")
 
@@ -109,7 +111,8 @@ def _groups(values: Mapping[str, Any], group: str) -> Iterable[tuple[str, Any]]:
 
 
 def _check_names(config: RunConfig) -> None:
-    for name, step in config.steps.items():
+    own_first = sorted(config.steps.items(), key=lambda item: item[1].stage in ADDED)
+    for name, step in own_first:
         if isinstance(step.data, str):
             _check_name(step.data, config.data, f"pipeline.{name}.data", "data")
         if step.reward is not None:
@@ -118,9 +121,23 @@ def _check_names(config: RunConfig) -> None:
             _check_name(suite, config.suites, f"pipeline.{name}.suites", "suite")
         if "suites" in STAGES[step.stage].needs and not config.suites:
             raise ConfigError(f"pipeline.{name}: needs at least one suite, e.g. suite=[arithmetic]")
+    for name, step in config.steps.items():
+        if step.reward is not None:
+            _check_success(name, config)
     for name, suite_config in config.suites.items():
         _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
         _check_name(suite_config.reward, config.rewards, f"suite.{name}.reward", "reward")
+
+
+def _check_success(name: str, config: RunConfig) -> None:
+    """The reward that tells success must be one of the step's."""
+    settings, rewards = config.settings[name], config.rewards[str(config.steps[name].reward)]
+    for key, section in (("probe", settings), ("reinforce.difficulty", getattr(settings, "difficulty", None))):
+        success = getattr(section, "success", None)
+        if success is not None and success not in rewards:
+            raise ConfigError(
+                f"{key}.success: step {name!r} has no reward {success!r}; its rewards: {', '.join(rewards)}"
+            )
 
 
 def _check_name(name: str, known: Mapping[str, Any], where: str, group: str) -> None:

@@ -326,6 +326,34 @@ class ProbeConfig:
 
 
 @dataclass
+class DifficultyConfig:
+    """Train only on prompts that the start model sometimes solves; the others give groups without variance."""
+
+    min_success: float = option(0.0, ge=0, le=1)
+    """Smallest success rate of a prompt that is kept; nothing is measured while the band has all rates."""
+    max_success: float = option(1.0, ge=0, le=1)
+    """Largest success rate of a prompt that is kept."""
+    samples: int = option(8, ge=2)
+    """Completions per prompt to measure it with."""
+    success: str | None = None
+    """As in `probe`, whose settings are taken where both this and `success_at` are absent."""
+    success_at: float | None = None
+    """As in `probe`."""
+    batch_size: int = option(16, ge=1)
+    """Prompts measured at once."""
+
+    def __post_init__(self) -> None:
+        """Keep the two thresholds in order."""
+        if self.min_success > self.max_success:
+            raise ConfigError(f"min_success: must be at most max_success ({self.max_success:g})")
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether there are success rates outside of the band."""
+        return self.min_success > 0 or self.max_success < 1
+
+
+@dataclass
 class ReinforceConfig(TrainingConfig):
     """On-policy GRPO: groups of completions, scored by rewards, one update per fresh batch."""
 
@@ -345,6 +373,10 @@ class ReinforceConfig(TrainingConfig):
     """Leave completions cut at `max_new_tokens` out of the loss."""
     batch_size: int = option(8, ge=1)
     """Prompts (whole groups) of a micro-batch."""
+    difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
+    """Keep only prompts whose success rate, measured on the start model, lies in a band."""
+    resample: int = option(0, ge=0)
+    """How often per step groups without variance are replaced by groups of fresh prompts."""
 
 
 @dataclass

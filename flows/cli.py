@@ -66,6 +66,10 @@ def _overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="your own configuration, searched first (default: ./conf)")
 
 
+def _probe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--start", metavar="RUN", default="base", help="model to sample: a run, or base (default)")
+
+
 def _multirun(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep over comma-separated values")
 
@@ -115,6 +119,7 @@ def _out(parser: argparse.ArgumentParser) -> None:
 _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "run": ("run a pipeline, or sweep over several", (_overrides, _multirun, _json)),
     "plan": ("print the steps, what is cached and what would run", (_overrides, _json)),
+    "probe": ("sample a start model: is there anything to reinforce?", (_overrides, _probe, _json)),
     "preview": ("show rows as the model will see them", (_overrides, _preview)),
     "audit": ("score policies that do not do the job by a pipeline's rewards, with no model", (_overrides, _json)),
     "score": ("apply rewards to a file of completions, with no model", (_score, _json)),

@@ -78,7 +78,13 @@ def _reuse(run: PipelineRun, inputs: StepInputs, entry: Entry, result: StageResu
     run.tracker.metrics(child, result.metrics)
     run.tracker.finish(child)
     run.record.update_step(
-        inputs.name, state="cached", store=entry.id, metrics=dict(result.metrics), mlflow_run=child, seconds=0.0
+        inputs.name,
+        state="cached",
+        store=entry.id,
+        metrics=dict(result.metrics),
+        report=result.report,
+        mlflow_run=child,
+        seconds=0.0,
     )
 
 
@@ -101,14 +107,16 @@ def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
     seconds = time.monotonic() - started
     entry.write_result(result, seconds)
     _track_result(run, entry, result, child)
-    run.record.update_step(inputs.name, state="completed", metrics=dict(result.metrics), seconds=round(seconds, 3))
+    numbers = {"metrics": dict(result.metrics), "seconds": round(seconds, 3)}
+    run.record.update_step(inputs.name, state="completed", report=result.report, **numbers)
     run.console.say(f"{inputs.name}: done in {clock(seconds)}")
     _show(run, result)
     return result
 
 
 def _show(run: PipelineRun, result: StageResult) -> None:
-    if result.report:
+    """Show a report at once; that of a step alone in its pipeline is the outcome, which the command prints."""
+    if result.report and len(run.config.steps) > 1:
         run.console.say(f"\n{result.report}\n")
 
 

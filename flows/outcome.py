@@ -10,9 +10,14 @@ EXIT_CODES = {None: 0, "ship": 0, "hold": 3, "inconclusive": 4, "stop": 5}
 """Exit code of a completed run by its verdict."""
 
 
+_MAIN = {"probe": ("success_rate", "success_low", "success_high", "reward", "truncated")}
+"""The numbers of a stage that has a report for the others."""
+
+
 def outcome_text(record: Mapping[str, Any]) -> str:
     """The record of a run as text."""
-    parts = [table(step_rows(record))]
+    reports = [step["report"] for step in record["steps"].values()]
+    parts = reports if len(reports) == 1 and reports[0] else [table(step_rows(record))]
     scores = score_rows(record)
     if scores:
         parts.append(table(scores))
@@ -76,4 +81,5 @@ def _summary(step: Mapping[str, Any]) -> str:
         return str(step["error"])
     if step["stage"] == "evaluate":
         return ""
-    return "  ".join(f"{name} {value:.4g}" for name, value in step["metrics"].items())
+    names = _MAIN.get(step["stage"], step["metrics"])
+    return "  ".join(f"{name} {step['metrics'][name]:.4g}" for name in names if name in step["metrics"])

@@ -91,6 +91,7 @@ def _waiting(stage: str, start: str) -> Mapping[str, Any]:
         "store": None,
         "seconds": None,
         "metrics": {},
+        "report": "",
         "mlflow_run": None,
         "error": None,
     }

@@ -59,9 +59,12 @@ def score_answer(task: str, settings: Mapping[str, Any], answer: str, entry: Map
     """What the library's scorer says of an answer to one of its entries.
 
     Raises:
-        RewardError: The scorer raises; a reply it was not written for is no 0.
+        RewardError: There is no such scorer, or it raises; a reply it was not written for is no 0.
     """
-    scorer = _scorer(task, json.dumps(settings, sort_keys=True))
+    try:
+        scorer = _scorer(task, json.dumps(settings, sort_keys=True))
+    except ConfigError as error:
+        raise RewardError(str(error)) from error
     try:
         return float(scorer.score_answer(answer, entry))
     except Exception as error:

@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +35,7 @@ class Score:
     values: dict[str, float]
     errors: dict[str, str]
     explanations: dict[str, str]
-    terms: dict[str, Mapping[str, float]]
+    terms: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class RewardSet:

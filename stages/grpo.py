@@ -10,7 +10,8 @@ completion i of a group of G with rewards r, and its tokens t up to and with the
 The batch is sampled from the very weights it updates, so the ratio is exactly 1 and nothing is ever clipped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,25 @@ from conf.schema import ReinforceConfig
 from stages import shared_prompts
 from stages.arguments import trl_arguments
 from stages.contract import StageContext
+from stages.order import fresh_rows
+
+RESAMPLED, GENERATED_TOKENS = "groups/resampled", "groups/generated_tokens"
+"""Names under which the trainer logs how many groups it replaced, and how many tokens it sampled in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampling:
+    """How groups without variance are replaced (the dynamic sampling of DAPO, Yu et al. 2025, arXiv:2503.14476).
+
+    Attributes:
+        attempts: How often per optimiser step.
+        pool: Indices of the rows that may replace others.
+        totals: The totals of completions (token ids) of rows, given by index.
+    """
+
+    attempts: int
+    pool: Sequence[int]
+    totals: Callable[[Sequence[int], Sequence[list[int]]], list[float]]
 
 
 class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
@@ -29,11 +49,16 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     Args:
         prompt_ids: Token ids of every row's prompt.
         order: Indices of the rows to train on, one per group.
+        resampling: What happens to groups without variance.
         **trainer: What `GRPOTrainer` takes besides the data.
     """
 
-    def __init__(self, prompt_ids: Sequence[list[int]], order: Sequence[int], **trainer: Any) -> None:
+    def __init__(
+        self, prompt_ids: Sequence[list[int]], order: Sequence[int], resampling: Resampling, **trainer: Any
+    ) -> None:
         self.prompt_ids = prompt_ids
+        self.resampling = resampling
+        self._sampled: list[list[int]] | None = None  # completions that TRL has yet to ask for
         # On a GPU, TRL's fused head saves the memory of the logits; checkpointing leaves no keys and values to share.
         arguments = trainer["args"]
         self.shares_prompts = (
@@ -47,8 +72,51 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         """Look the prompts up: TRL's own templating cannot be told of every detail of ours."""
         return [self.prompt_ids[index] for index in prompts], None, {}
 
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Sample, replace groups without variance, and let TRL go on with what there is then."""
+        prompts, groups = self._with_variance([row["prompt"] for row in inputs[:: self.num_generations]])
+        self._sampled = [completion for group in groups for completion in group]
+        repeated = [{"prompt": prompt} for prompt in prompts for _ in range(self.num_generations)]
+        return dict(super()._generate_and_score_completions(repeated))
+
+    def _with_variance(self, batch: Sequence[int]) -> tuple[list[int], list[list[list[int]]]]:
+        """The rows of a step and their groups of completions; the step's seed says which rows may stand in."""
+        prompts, groups = list(batch), self._groups(batch)
+        tokens, replaced = _tokens(groups), 0
+        for attempt in range(self.resampling.attempts):
+            flat = self._without_variance(prompts, groups)
+            others = fresh_rows(self.resampling.pool, batch, self.args.seed, self.state.global_step, attempt)
+            fresh = others[: len(flat)]
+            if not fresh:
+                break
+            sampled = self._groups(fresh)
+            for place, prompt, group in zip(flat, fresh, sampled, strict=False):
+                prompts[place], groups[place] = prompt, group
+            tokens, replaced = tokens + _tokens(sampled), replaced + len(fresh)
+        self._metrics["train"][RESAMPLED].append(replaced)
+        self._metrics["train"][GENERATED_TOKENS].append(tokens)
+        return prompts, groups
+
+    def _groups(self, prompts: Sequence[int]) -> list[list[list[int]]]:
+        """A fresh group of completions for every row."""
+        size = self.num_generations
+        prompt_ids = [self.prompt_ids[prompt] for prompt in prompts for _ in range(size)]
+        completions, _ = self._generate_single_turn(prompt_ids, None, {}, size)
+        return [completions[start : start + size] for start in range(0, len(completions), size)]
+
+    def _without_variance(self, prompts: Sequence[int], groups: Sequence[list[list[int]]]) -> list[int]:
+        """Places of the groups whose totals are all equal: their advantages are zero."""
+        size = self.num_generations
+        repeated = [prompt for prompt in prompts for _ in range(size)]
+        totals = self.resampling.totals(repeated, [completion for group in groups for completion in group])
+        by_group = [totals[start : start + size] for start in range(0, len(totals), size)]
+        return [place for place, values in enumerate(by_group) if min(values) == max(values)]
+
     def _generate_single_turn(self, prompt_ids: list[list[int]], *arguments: Any, **options: Any) -> Any:
         """Sample one completion per prompt, without the adapter's dropout, which is for training only."""
+        if self._sampled is not None:
+            sampled, self._sampled = self._sampled, None
+            return sampled, None
         was_training = self.model.training
         self.model.eval()
         try:
@@ -89,6 +157,10 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             if compute_entropy:
                 entropies.append(_entropy(distribution))
         return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
+
+
+def _tokens(groups: Sequence[list[list[int]]]) -> int:
+    return sum(len(completion) for group in groups for completion in group)
 
 
 def _up_to_end(ids: list[int], ends: Sequence[int]) -> list[int]:

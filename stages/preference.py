@@ -22,10 +22,11 @@ from stages.contract import ModelRef, StageContext, StageResult
 from stages.fold import load_folded
 from stages.hardware import prepare
 from stages.models import load_tokenizer
+from stages.order import wrapped_order
 from stages.orpo import ORPOConfig, Pair, TokenisedORPOTrainer, orpo_row
 from stages.progress import PREFERENCE
 from stages.rows import Row, read_rows
-from stages.training import new_adapter, planned_steps, train_and_fold, wrapped_order
+from stages.training import new_adapter, planned_steps, train_and_fold
 
 
 class TokenisedDPOTrainer(trl.DPOTrainer):  # type: ignore[misc]

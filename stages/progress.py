@@ -2,7 +2,9 @@
 
 Every training stage: `step, epoch, time, loss, learning_rate, grad_norm`. `preference` adds `margin, accuracy`;
 `reinforce` adds `reward, reward_std, kl, completion_len, truncated, all_equal, failed_scores`, `reward_<name>` for
-every reward and `failed_<name>` for every reward with `on_error: score`.
+every reward and `failed_<name>` for every reward with `on_error: score`, all of the batch that is trained on;
+`resampled`, how many groups without variance were replaced before; and `generated_tokens`, everything that was sampled
+for the step.
 `time` is seconds since the stage began to train; `epoch` counts passes over the training rows.
 """
 

@@ -5,6 +5,7 @@ more or less likely by how each compares with its own group, while a KL penalty 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -15,13 +16,15 @@ from conf.schema import ReinforceConfig
 from rewards.scoring import RewardSet, Score, failures
 from stages.chat import prompt_ids
 from stages.contract import StageContext, StageResult
+from stages.difficulty import FILE, prompts_in_band
 from stages.fold import load_folded
 from stages.generate import Completion, read_completion
-from stages.grpo import OnPolicyTrainer, grpo_arguments
+from stages.grpo import GENERATED_TOKENS, RESAMPLED, OnPolicyTrainer, Resampling, grpo_arguments
 from stages.hardware import prepare
 from stages.models import load_tokenizer, stop_token_ids
+from stages.order import wrapped_order
 from stages.rows import Row, read_rows
-from stages.training import new_adapter, planned_steps, train_and_fold, wrapped_order
+from stages.training import new_adapter, planned_steps, train_and_fold
 
 GROUPS = "groups/"
 """Prefix of what is logged here through TRL, which has columns of its own called `reward` and `reward_std`."""
@@ -31,23 +34,31 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
     """Train a new adapter on the prompts of `ctx.data["train"]`, by the rewards of `ctx.rewards`.
 
     Raises:
-        UserError: There are fewer prompts than one optimiser step takes.
+        UserError: There are fewer prompts (of the asked difficulty) than one optimiser step takes.
         RewardError: A reward failed; names it, the row and the reason.
         ConfigError: A reward cannot be made, or `cfg.trainer` has a field it must not have.
     """
     prepare(ctx.hardware, ctx.seed)
     tokenizer = load_tokenizer(ctx.start)
     rows = read_rows(ctx.data["train"])
+    pool, measured = list(range(len(rows))), None
+    if cfg.difficulty.leaves_out:
+        pool, measured = prompts_in_band(cfg, ctx, rows)
     with RewardSet(ctx.rewards) as rewards:
-        trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, rewards)
-        return train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(rows), columns=columns(ctx.rewards))
+        trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, rewards, pool)
+        result = train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(pool), columns=columns(ctx.rewards))
+    if measured is None:
+        return result
+    artifacts = {**result.artifacts, "difficulty": ctx.out_dir / FILE}
+    return replace(result, metrics={**result.metrics, **measured}, artifacts=artifacts)
 
 
 def columns(rewards: Mapping[str, RewardConfig]) -> dict[str, str]:
     """TRL's names of the progress columns of this stage, and ours; `kl` is absent without a KL penalty."""
     ours = ["reward", "reward_std", "completion_len", "truncated", "all_equal", "failed_scores"]
     ours += [*(f"reward_{name}" for name in rewards), *failures([], rewards)]
-    return {"kl": "kl", **{GROUPS + name: name for name in ours}}
+    counts = {RESAMPLED: "resampled", GENERATED_TOKENS: "generated_tokens"}
+    return {"kl": "kl", **{GROUPS + name: name for name in ours}, **counts}
 
 
 def reinforce_trainer(
@@ -56,33 +67,65 @@ def reinforce_trainer(
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Row],
     rewards: RewardSet,
+    pool: Sequence[int] | None = None,
 ) -> OnPolicyTrainer:
-    """The trainer around the folded start model and a new adapter, which TRL makes right after seeding."""
-    steps = planned_steps(cfg, len(rows), "prompts")
-    stop_ids = stop_token_ids(ctx.start, tokenizer)
+    """The trainer around the folded start model and a new adapter, which TRL makes right after seeding.
+
+    It trains on the rows whose indices are in the pool, or on all.
+    """
+    pool = range(len(rows)) if pool is None else pool
+    steps = planned_steps(cfg, len(pool), "prompts")
+    scores = StepScores(rows, rewards, tokenizer, stop_token_ids(ctx.start, tokenizer))
+    places = wrapped_order(len(pool), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
     return OnPolicyTrainer(
         prompt_ids=[prompt_ids(tokenizer, ctx.start.config, row) for row in rows],
-        order=wrapped_order(len(rows), steps * cfg.batch_size * cfg.grad_accum, ctx.seed),
+        order=[pool[place] for place in places],
+        resampling=Resampling(attempts=cfg.resample, pool=pool, totals=scores.totals),
         model=load_folded(ctx.start, ctx.hardware).model,
         args=grpo_arguments(cfg, ctx, steps),
-        reward_funcs=total_reward(rows, rewards, tokenizer, stop_ids, cfg.group_size),
+        reward_funcs=total_reward(scores, cfg.group_size),
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),
     )
 
 
-def total_reward(
-    rows: Sequence[Row],
-    rewards: RewardSet,
-    tokenizer: PreTrainedTokenizerBase,
-    stop_ids: Sequence[int],
-    group_size: int,
-) -> Callable[..., list[float]]:
-    """One TRL reward function for the whole set.
+class StepScores:
+    """Scores of one optimiser step. Rewards are pure, so nothing is scored twice, however often it is asked for.
 
-    The total is summed once, in the set; TRL never sees a single reward. Rows are looked up by index, so that their
-    columns keep their types on the way to the rewards.
+    Rows are looked up by index, so that their columns keep their types on the way to the rewards.
     """
+
+    def __init__(
+        self, rows: Sequence[Row], rewards: RewardSet, tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]
+    ) -> None:
+        self.rows, self.rewards, self.tokenizer, self.stop_ids = rows, rewards, tokenizer, stop_ids
+        self._known: dict[tuple[int, str], Score] = {}
+
+    def of(self, prompts: Sequence[int], ids: Sequence[list[int]]) -> tuple[list[Completion], list[Score]]:
+        """Read and score completions (token ids) of rows, given by index.
+
+        Raises:
+            RewardError: A reward failed; names it, the row and the reason.
+        """
+        completions = [read_completion(self.tokenizer, each, self.stop_ids) for each in ids]
+        keys = [(index, completion.text) for index, completion in zip(prompts, completions, strict=True)]
+        new = [key for key in dict.fromkeys(keys) if key not in self._known]
+        samples = [self.rows[index].sample(text) for index, text in new]
+        scores = self.rewards.require_all(samples, lambda place: f"training row {new[place][0] + 1}")
+        self._known.update(zip(new, scores, strict=True))
+        return completions, [self._known[key] for key in keys]
+
+    def totals(self, prompts: Sequence[int], ids: Sequence[list[int]]) -> list[float]:
+        """The totals alone."""
+        return [score.total for score in self.of(prompts, ids)[1]]
+
+    def forget(self) -> None:
+        """The step is over."""
+        self._known.clear()
+
+
+def total_reward(step: StepScores, group_size: int) -> Callable[..., list[float]]:
+    """One TRL reward function for the whole set: the total is summed once, and TRL never sees a single reward."""
 
     def total(
         prompts: Sequence[int],
@@ -90,10 +133,9 @@ def total_reward(
         log_metric: Callable[[str, float], None],
         **_: Any,
     ) -> list[float]:
-        completions = [read_completion(tokenizer, ids, stop_ids) for ids in completion_ids]
-        samples = [rows[index].sample(reply.text) for index, reply in zip(prompts, completions, strict=True)]
-        scores = rewards.require_all(samples, lambda index: f"training row {prompts[index] + 1}")
-        metrics = {**summary(completions, scores, group_size), **failures(scores, rewards.configs)}
+        completions, scores = step.of(prompts, completion_ids)
+        step.forget()
+        metrics = {**summary(completions, scores, group_size), **failures(scores, step.rewards.configs)}
         for name, value in metrics.items():
             log_metric(GROUPS + name, value)
         return [score.total for score in scores]

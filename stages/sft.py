@@ -19,8 +19,9 @@ from stages.contract import ModelRef, StageContext, StageResult
 from stages.fold import load_folded
 from stages.hardware import prepare
 from stages.models import load_tokenizer
+from stages.order import wrapped_order
 from stages.rows import Row, read_rows
-from stages.training import new_adapter, planned_steps, train_and_fold, wrapped_order
+from stages.training import new_adapter, planned_steps, train_and_fold
 
 IGNORED = -100
 """Label of a token that the loss leaves out."""

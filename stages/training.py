@@ -9,7 +9,6 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from random import Random
 from typing import Any
 
 import peft
@@ -47,15 +46,6 @@ def planned_steps(config: TrainingConfig, rows: int, what: str = "rows") -> int:
             f"grad_accum {config.grad_accum} = {per_step}; give more {what} or a smaller batch_size or grad_accum"
         )
     return config.max_steps or math.ceil(rows * config.epochs / per_step)
-
-
-def wrapped_order(rows: int, needed: int, seed: int) -> list[int]:
-    """Indices of the `needed` rows to train on: pass after pass, each freshly shuffled, the last one cut off."""
-    random = Random(seed)
-    order: list[int] = []
-    while len(order) < needed:
-        order += random.sample(range(rows), rows)
-    return order[:needed]
 
 
 def new_adapter(lora: LoraConfig) -> peft.LoraConfig:

@@ -9,7 +9,14 @@ from conf.run import check_pins, load_run
 
 FULL = {
     "evaluate": {"stage": "evaluate", "start": "reinforce", "baseline": "base"},
-    "reinforce": {"stage": "reinforce", "start": "preference", "data": "sums", "reward": "sums"},
+    "reinforce": {
+        "stage": "reinforce",
+        "start": "preference",
+        "data": "sums",
+        "reward": "sums",
+        "audit": False,  # what these add is in test_checks
+        "probe": False,
+    },
     "sft": {"stage": "sft", "data": "sums"},
     "pairs": {"stage": "pairs", "start": "sft", "data": "sums", "reward": "sums"},
     "preference": {"stage": "preference", "start": "sft", "data": {"from": "pairs"}},
@@ -43,7 +50,7 @@ def test_branches_and_after_edges():
 
 
 BAD = [
-    ({"sft": {"stage": "stf", "data": "sums"}}, "pipeline.sft.stage: unknown stage 'stf'; known: evaluate,"),
+    ({"sft": {"stage": "stf", "data": "sums"}}, "pipeline.sft.stage: unknown stage 'stf'; known: audit, evaluate,"),
     ({"sft": {"stage": "sft"}}, "pipeline.sft: a sft step needs 'data'"),
     ({"sft": {**FULL["sft"], "start": "preference"}}, "wait for each other in a cycle"),
     ({"sft": {**FULL["sft"], "start": "sft"}}, "wait for each other in a cycle"),

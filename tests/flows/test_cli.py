@@ -11,7 +11,7 @@ import pytest
 from flows.cli import main
 from flows.score_report import histogram
 
-COMMANDS = ["run", "plan", "preview", "score", "runs", "progress", "generate", "compare", "export"]
+COMMANDS = ["run", "plan", "probe", "preview", "score", "runs", "progress", "generate", "compare", "export"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

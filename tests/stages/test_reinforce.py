@@ -62,16 +62,18 @@ def test_progress_rows_have_their_columns(new_context: Context) -> None:
     run_reinforce(config(), new_context("rows", rewards, log_metrics=logged.append))
     common = {"step", "epoch", "time", "loss", "learning_rate", "grad_norm"}
     ours = {"reward", "reward_std", "kl", "completion_len", "truncated", "all_equal", "failed_scores"}
+    ours |= {"resampled", "generated_tokens"}
     for row in logged:
         assert set(row) == common | ours | {"reward_lower", "reward_short"}
         assert row["reward"] == pytest.approx(row["reward_lower"] + 0.5 * row["reward_short"], abs=1e-6)
         assert 0 <= row["truncated"] <= 1 and 0 <= row["all_equal"] <= 1 and 1 <= row["completion_len"] <= 4
+        assert row["resampled"] == 0 and row["generated_tokens"] == pytest.approx(12 * row["completion_len"])
     assert logged[0]["kl"] == 0 < logged[1]["kl"]
 
 
 def test_summary_of_a_step() -> None:
     def score(lower: float, failed: bool = False) -> Score:
-        return Score(2 * lower, {"lower": lower}, {"lower": "no"} if failed else {}, {})
+        return Score(2 * lower, {"lower": lower}, {"lower": "no"} if failed else {}, {}, {})
 
     scores = [score(0), score(1), score(0.5), score(1), score(1), score(1, failed=True)]
     completions = [Completion("", tokens, truncated=tokens == 4) for tokens in (1, 2, 3, 4, 4, 1)]

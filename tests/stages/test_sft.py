@@ -9,9 +9,9 @@ from conf.errors import UserError
 from conf.schema import SFTConfig
 from stages.contract import ModelRef
 from stages.models import load_base
+from stages.order import wrapped_order
 from stages.rows import Row, write_rows
 from stages.sft import run_sft, tokenise
-from stages.training import wrapped_order
 
 
 def test_rows_are_prompt_reply_and_end_with_the_loss_on_the_reply(tokenizer: Any, tiny: ModelRef) -> None:
