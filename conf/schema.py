@@ -4,6 +4,7 @@ Defaults are the settings we vetted. Fields that cannot change what a stage prod
 of its fingerprint. Dataclasses are plain (Hydra cannot override frozen ones) and enums are written by member name.
 """
 
+import difflib
 import enum
 from dataclasses import dataclass, field
 from typing import Any
@@ -252,23 +253,37 @@ class PreferenceConfig(TrainingConfig):
     """Longest row (prompt and reply) in tokens."""
 
 
+AUDIT_REFERENCE = "reference"
+AUDIT_POLICIES = (
+    "empty", "whitespace", "empty_object", "smallest_instance", "prompt", "padding", "commonest_reference",
+    "best_constant", "all_references", "other_reference", "one_tool",
+)  # fmt: skip
+"""The policies of an audit (see `rewards.policies`)."""
+
+
 @dataclass
 class AuditConfig:
     """Policies that do no work, scored by the rewards of a step: what they earn, a model will learn."""
 
     warn: float = option(0.5, gt=0)
-    """Share of the reference's total above which a policy earns a warning."""
+    """Share of the reference's total from which on a policy earns a warning."""
     stop: float = option(0.9, gt=0)
-    """Share of the reference's total above which a policy stops the pipeline."""
+    """Share of the reference's total from which on a policy stops the pipeline."""
     allow: list[str] = field(default_factory=list)
-    """Policies whose findings are acknowledged: they are shown and stop nothing."""
+    """Policies (or `reference`) whose findings are acknowledged: they are shown and stop nothing."""
     max_rows: int = option(200, ge=1)
     """Use only the first training rows."""
     max_new_tokens: int | None = option(None, ge=1)
-    """Length of the padding policy; that of the reinforce step it stands before when absent."""
+    """Longest completion of a policy, in tokens; that of the reinforce step it stands before when absent, else 64."""
 
     def __post_init__(self) -> None:
-        """Keep the two thresholds in order."""
+        """Keep the two thresholds in order, and know the policies that are acknowledged."""
+        known = [AUDIT_REFERENCE, *AUDIT_POLICIES]
+        for name in self.allow:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}? " if close else ""
+                raise ConfigError(f"allow: there is no policy {name!r}; {hint}policies: {', '.join(known)}")
         if self.warn > self.stop:
             raise ConfigError(f"warn: must be at most stop ({self.stop:g}), got {self.warn:g}")
 

@@ -121,6 +121,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "plan": ("print the steps, what is cached and what would run", (_overrides, _json)),
     "probe": ("sample a start model: is there anything to reinforce?", (_overrides, _probe, _json)),
     "preview": ("show rows as the model will see them", (_overrides, _preview)),
+    "audit": ("score policies that do not do the job by a pipeline's rewards, with no model", (_overrides, _json)),
     "score": ("apply rewards to a file of completions, with no model", (_score, _json)),
     "runs": ("list the runs of pipelines", (_runs_dir, _json)),
     "progress": ("print what a step logged", (_run, _runs_dir, _json)),

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from flows.console import clock, table
+from flows.console import clock
+from stages.table import table
 
 EXIT_CODES = {None: 0, "ship": 0, "hold": 3, "inconclusive": 4, "stop": 5}
 """Exit code of a completed run by its verdict."""

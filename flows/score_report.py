@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.console import table
+from stages.table import table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BINS = 10

@@ -15,8 +15,8 @@ from hydra.core.hydra_config import HydraConfig
 from conf.errors import UserError
 from flows.commands.run import run_pipeline
 from flows.compose import clear_errors, load_checked, register, to_plain, translate
-from flows.console import table
 from flows.outcome import EXIT_CODES, scores
+from stages.table import table
 
 
 def sweep(overrides: Sequence[str], config_dir: str | None) -> int:

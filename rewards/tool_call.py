@@ -4,8 +4,9 @@ Getting the form right earns half; the rest are task checks (the expected tool, 
 due), because a form alone is what a model learns to fill with nothing.
 """
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from rewards.contract import Reward, RewardError, Sample, Value, shown
 from rewards.parsing import equal_json, parse_json
 from rewards.schema import Problem, schema_of
 
-_KEYS = {CallForm.plain: ("tool", "args"), CallForm.tagged: ("name", "arguments")}
+KEYS = {CallForm.plain: ("tool", "args"), CallForm.tagged: ("name", "arguments")}
+"""What the tool and its arguments are called, by form."""
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 Term = tuple[str, float, str]
@@ -32,11 +34,11 @@ def tool_call(config: ToolCallConfig, folder: Path | None) -> Reward:
         ConfigError: The configured schema cannot be read or is not a valid JSON Schema.
     """
     problem_for = schema_of(config.schema, config.schema_column, folder)
-    tools_for, points = _tools(config), asdict(config.points)
+    points = asdict(config.points)
 
     def reward(sample: Sample) -> Value:
-        expected = _expected(config, sample) if config.task_checks else None
-        stages = list(_stages(config, sample.completion, problem_for(sample), tools_for(sample), expected))
+        expected = expected_call(config, sample) if config.task_checks else None
+        stages = list(_stages(config, sample.completion, problem_for(sample), allowed_tools(config, sample), expected))
         terms = {name: share * points[name] for name, share, _ in stages if share * points[name]}
         remarks = {name: f" ({remark})" for name, _, remark in stages if remark}
         parts = [f"{name.replace('_', ' ')} {value:+.3g}{remarks.pop(name, '')}" for name, value in terms.items()]
@@ -48,13 +50,15 @@ def tool_call(config: ToolCallConfig, folder: Path | None) -> Reward:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
+    """A tool and what it is called with."""
+
     tool: Any
     arguments: Any
 
 
 def _stages(
-    config: ToolCallConfig, completion: str, problem_of: Problem, tools: list[str], expected: _Call | None
+    config: ToolCallConfig, completion: str, problem_of: Problem, tools: list[str], expected: Call | None
 ) -> Iterator[Term]:
     try:
         parsed = _read(completion, config.form)
@@ -67,8 +71,8 @@ def _stages(
         yield "invalid", 1, problem
         return
     yield "valid", 1, ""
-    tool_key, arguments_key = _KEYS[config.form]
-    call = _Call(parsed.get(tool_key), parsed.get(arguments_key, {}))
+    tool_key, arguments_key = KEYS[config.form]
+    call = Call(parsed.get(tool_key), parsed.get(arguments_key, {}))
     if call.tool is not None:
         known = call.tool in tools
         yield "known_tool" if known else "invented_tool", 1, "" if known else shown(call.tool)
@@ -78,7 +82,7 @@ def _stages(
         yield "long", 1, f"{len(completion)} characters"
 
 
-def _task_checks(config: ToolCallConfig, call: _Call, expected: _Call) -> Iterator[Term]:
+def _task_checks(config: ToolCallConfig, call: Call, expected: Call) -> Iterator[Term]:
     right_tool = call.tool == expected.tool
     if right_tool:
         yield "expected_tool", 1, ""
@@ -112,8 +116,18 @@ def _read(text: str, form: CallForm) -> Any:
     return parse_json(text, strict=True)
 
 
-def _expected(config: ToolCallConfig, sample: Sample) -> _Call:
-    """The right call: flat, `tool` with the arguments beside it, or in the form of a completion."""
+def written(value: Any, form: CallForm) -> str:
+    """A JSON value as a completion of that form."""
+    text = json.dumps(value, ensure_ascii=False)
+    return f"{_OPEN}{text}{_CLOSE}" if form is CallForm.tagged else text
+
+
+def expected_call(config: ToolCallConfig, sample: Sample) -> Call:
+    """The right call of a row: flat, `tool` with the arguments beside it, or in the form of a completion.
+
+    Raises:
+        RewardError: There is none.
+    """
     column = config.expected_column
     where = "the reference" if column is None else f"column {column!r}"
     value = sample.reference if column is None else sample.row.get(column)
@@ -125,20 +139,23 @@ def _expected(config: ToolCallConfig, sample: Sample) -> _Call:
         except ValueError as error:
             raise RewardError(f"{where}, which holds the expected call, is text that is not JSON: {error}") from None
     if isinstance(value, Mapping):
-        call = _Call(value.get("tool"), {name: item for name, item in value.items() if name != "tool"})
-        tool_key, arguments_key = _KEYS[config.form]
+        call = Call(value.get("tool"), {name: item for name, item in value.items() if name != "tool"})
+        tool_key, arguments_key = KEYS[config.form]
         if {tool_key} <= set(value) <= {tool_key, arguments_key} and isinstance(value.get(arguments_key, {}), Mapping):
-            call = _Call(value[tool_key], value.get(arguments_key, {}))
+            call = Call(value[tool_key], value.get(arguments_key, {}))
         if isinstance(call.tool, str):
             return call
     raise RewardError(f"{where} must be the expected call, {{tool: ..., arguments beside it}}; got {shown(value)}")
 
 
-def _tools(config: ToolCallConfig) -> Callable[[Sample], list[str]]:
+def allowed_tools(config: ToolCallConfig, sample: Sample) -> list[str]:
+    """The names of the tools that may be called.
+
+    Raises:
+        RewardError: The row's column does not list them.
+    """
     column = config.tools_column
-    if column is None:
-        return lambda sample: config.tools
-    return lambda sample: _row_tools(sample.row.get(column), column)
+    return config.tools if column is None else _row_tools(sample.row.get(column), column)
 
 
 def _row_tools(value: Any, column: str) -> list[str]:

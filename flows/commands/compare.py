@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.console import table
 from flows.outcome import scores
 from flows.references import FoundRun, find_pipeline, find_run
+from stages.table import table
 
 
 def main(arguments: argparse.Namespace) -> int:

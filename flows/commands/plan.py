@@ -4,9 +4,9 @@ import argparse
 import json
 
 from flows.compose import compose_run
-from flows.console import table
 from flows.workspace import Workspace
 from stages.contract import StageResult
+from stages.table import table
 
 
 def main(arguments: argparse.Namespace) -> int:

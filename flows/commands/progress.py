@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 from conf.errors import UserError
-from flows.console import table
 from flows.references import find_run
+from stages.table import table
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from flows.console import table
 from flows.references import pipeline_records
+from stages.table import table
 
 
 def main(arguments: argparse.Namespace) -> int:
