@@ -64,13 +64,15 @@ def sample(
         Token ids after the prompt, padding included.
     """
     ids, mask = padded(prompts, config.pad_token_id, model.device)
-    cache = keys_and_values(model, ids[:, :-1], mask[:, :-1])
-    cache.batch_repeat_interleave(samples)
+    shared = {}
+    if ids.shape[1] > 1:  # the last token is computed with the completions, whose first one it predicts
+        shared["cache"] = keys_and_values(model, ids[:, :-1], mask[:, :-1])
+        shared["cache"].batch_repeat_interleave(samples)
     output = model.generate(
         input_ids=ids.repeat_interleave(samples, 0),
         attention_mask=mask.repeat_interleave(samples, 0),
-        cache=cache,
         generation_config=config,
+        **shared,
     )
     completions: list[list[int]] = output[:, ids.shape[1] :].tolist()
     return completions
