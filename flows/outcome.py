@@ -10,7 +10,10 @@ EXIT_CODES = {None: 0, "ship": 0, "hold": 3, "inconclusive": 4, "stop": 5}
 """Exit code of a completed run by its verdict."""
 
 
-_MAIN = {"probe": ("success_rate", "success_low", "success_high", "reward", "truncated")}
+_MAIN = {
+    "audit": ("reference", "largest_share"),
+    "probe": ("success_rate", "success_low", "success_high", "reward", "truncated"),
+}
 """The numbers of a stage that has a report for the others."""
 
 

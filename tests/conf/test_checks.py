@@ -68,11 +68,11 @@ def test_a_step_that_has_their_name_is_refused(name):
         parse(**{name: SFT})
 
 
-def settings(reinforce=None, **sections):
+def settings(changes=None, **sections):
     numeric = {"numeric": {"type": "numeric"}}
     return load_run(
         {
-            "pipeline": {"sft": SFT, "reinforce": {**REINFORCE, **(reinforce or {})}},
+            "pipeline": {"sft": SFT, "reinforce": {**REINFORCE, **(changes or {})}},
             "reward": {"sums": numeric},
             "data": {"sums": {"source": "rows.jsonl"}},
             **sections,

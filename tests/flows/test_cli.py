@@ -11,7 +11,7 @@ import pytest
 from flows.cli import main
 from flows.score_report import histogram
 
-COMMANDS = ["run", "plan", "probe", "preview", "score", "runs", "progress", "generate", "compare", "export"]
+COMMANDS = ["run", "plan", "audit", "probe", "preview", "score", "runs", "progress", "generate", "compare", "export"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -27,7 +27,13 @@ HEAVY = ("torch", "transformers", "prefect", "mlflow", "datasets", "trl", "peft"
 
 @pytest.mark.parametrize(
     "arguments",
-    [["-h"], ["run", "-h"], ["run", "experiment=smoke", "reinforce.betta=1"], ["plan", "experiment=smoke"]],
+    [
+        ["-h"],
+        ["run", "-h"],
+        ["run", "experiment=smoke", "reinforce.betta=1"],
+        ["plan", "experiment=smoke"],
+        ["audit", "experiment=smoke"],
+    ],
     ids=" ".join,
 )
 def test_help_errors_and_plan_load_nothing_heavy(arguments, tmp_path):
