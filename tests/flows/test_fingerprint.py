@@ -27,6 +27,7 @@ OVERRIDES = (
     "~data.arithmetic.args",
     "+reward.arithmetic.mine={type: custom, path: mine.py}",
     "pipeline.reinforce.start=base",
+    "+pipeline.reinforce.probe=false",  # it would have to run first
 )
 
 

@@ -12,7 +12,7 @@ from flows.cli import main
 from flows.references import find_run
 from flows.references import pipeline_records as records
 
-STEPS = ["sft", "pairs", "preference", "reinforce", "evaluate"]
+STEPS = ["reinforce_audit", "sft", "pairs", "preference", "reinforce_probe", "reinforce", "evaluate"]
 
 
 def test_the_record_says_what_happened(smoke):
@@ -36,7 +36,7 @@ def test_the_store_holds_what_a_stage_leaves(smoke):
 
 def test_every_training_step_adds_one_adapter_to_the_chain(smoke):
     chain = {name: find_run(smoke, f"latest/{name}").model().adapters for name in STEPS}
-    assert [len(chain[name]) for name in STEPS] == [1, 1, 2, 3, 3]
+    assert [len(chain[name]) for name in STEPS] == [0, 1, 1, 2, 2, 3, 3]
     assert chain["reinforce"][:2] == chain["preference"]
     assert chain["evaluate"] == chain["reinforce"]
 
@@ -109,7 +109,7 @@ def test_a_damaged_entry_is_made_again_and_its_descendants_are_kept(smoke, tmp_p
     weights.write_bytes(weights.read_bytes()[:-8] + b"damaged!")
     assert main(["run", "experiment=smoke", "name=mended", f"runs_dir={runs_dir}"]) == 0
     states = {name: step["state"] for name, step in _named(runs_dir, "mended")["steps"].items()}
-    assert states == {"sft": "completed", **dict.fromkeys(STEPS[1:], "cached")}
+    assert states == {**dict.fromkeys(STEPS, "cached"), "sft": "completed"}
 
 
 def test_a_changed_setting_reruns_only_what_depends_on_it(smoke, tmp_path, capsys):
@@ -117,13 +117,7 @@ def test_a_changed_setting_reruns_only_what_depends_on_it(smoke, tmp_path, capsy
     capsys.readouterr()
     assert main(["plan", "experiment=smoke", "reinforce.beta=0.5", f"runs_dir={runs_dir}", "--json"]) == 0
     plan = {row["step"]: row["state"] for row in json.loads(capsys.readouterr().out)}
-    assert plan == {
-        "sft": "cached",
-        "pairs": "cached",
-        "preference": "cached",
-        "reinforce": "run",
-        "evaluate": "run, after reinforce",
-    }
+    assert plan == {**dict.fromkeys(STEPS, "cached"), "reinforce": "run", "evaluate": "run, after reinforce"}
 
 
 @pytest.mark.parametrize("override", ["name=other", "tracking.experiment=x", "seed=0", "evaluate.batch_size=32"])
@@ -143,11 +137,10 @@ def test_a_failed_step_is_recorded_and_the_rest_skipped(smoke, tmp_path, prefect
     assert record["state"] == "failed"
     states = {name: step["state"] for name, step in record["steps"].items()}
     assert states == {
+        **dict.fromkeys(STEPS, "skipped"),
+        "reinforce_audit": "cached",
         "sft": "cached",
         "pairs": "failed",
-        "preference": "skipped",
-        "reinforce": "skipped",
-        "evaluate": "skipped",
     }
 
 
