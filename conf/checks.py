@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from conf.errors import ConfigError
-from conf.schema import ProbeConfig
+from conf.sections import ProbeConfig
 from conf.steps import Step, step_settings
 
 Sections = Mapping[str, Mapping[str, Any]]

@@ -6,7 +6,7 @@ from typing import Any
 
 from conf.loader import load
 from conf.options import option
-from conf.schema import (
+from conf.sections import (
     AuditConfig,
     EvaluateConfig,
     PairsConfig,

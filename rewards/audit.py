@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from conf.reward_base import RewardConfig
-from conf.schema import AUDIT_REFERENCE, AuditConfig
+from conf.sections import AUDIT_REFERENCE, AuditConfig
 from rewards.contract import Sample
 from rewards.findings import Audit, Judge, Scored
 from rewards.policies import Case, Completions, policies, reference_forms

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conf.reward_base import RewardConfig
-from conf.schema import AUDIT_REFERENCE, AuditConfig
+from conf.sections import AUDIT_REFERENCE, AuditConfig
 from conf.structured_rewards import ToolCallConfig
 from rewards.policies import Case, Completions
 from rewards.scoring import Score

@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from conf.errors import ConfigError
 from conf.loader import unknown_key
-from conf.schema import TrainingConfig
+from conf.sections import TrainingConfig
 from stages.contract import StageContext
 
 Arguments = TypeVar("Arguments", bound=TrainingArguments)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.reward_base import RewardConfig
-from conf.schema import AuditConfig
+from conf.sections import AuditConfig
 from rewards.audit import audit
 from rewards.findings import Audit
 from rewards.policies import Case

@@ -10,7 +10,7 @@ from random import Random
 from statistics import fmean
 
 from conf.errors import ConfigError, UserError
-from conf.schema import DifficultyConfig, ReinforceConfig
+from conf.sections import DifficultyConfig, ReinforceConfig
 from stages.contract import StageContext
 from stages.order import wrapped_order
 from stages.rollouts import Rollout, start_sampler

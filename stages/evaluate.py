@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from conf.schema import EvaluateConfig
+from conf.sections import EvaluateConfig
 from rewards.scoring import RewardSet, failures
 from stages.contract import ModelRef, StageContext, StageResult, Suite
 from stages.fold import load_folded

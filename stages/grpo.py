@@ -18,7 +18,7 @@ import torch
 import trl
 from datasets import Dataset
 
-from conf.schema import ReinforceConfig
+from conf.sections import ReinforceConfig
 from stages import shared_prompts
 from stages.arguments import trl_arguments
 from stages.contract import StageContext

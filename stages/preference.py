@@ -15,7 +15,7 @@ from datasets import Dataset, disable_progress_bars, enable_progress_bars
 from transformers import PreTrainedTokenizerBase, Trainer
 
 from conf.errors import UserError
-from conf.schema import PreferenceConfig, PreferenceMethod
+from conf.sections import PreferenceConfig, PreferenceMethod
 from stages.arguments import trl_arguments
 from stages.chat import prompt_ids, reply_ids
 from stages.contract import ModelRef, StageContext, StageResult

@@ -12,7 +12,7 @@ from contextlib import closing
 from statistics import fmean
 from typing import Any
 
-from conf.schema import ProbeConfig, ReinforceConfig
+from conf.sections import ProbeConfig, ReinforceConfig
 from stages.contract import StageContext, StageResult
 from stages.hardware import prepare
 from stages.order import wrapped_order

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from conf.reward_base import RewardConfig
-from conf.schema import ReinforceConfig
+from conf.sections import ReinforceConfig
 from rewards.scoring import RewardSet, Score, failures
 from stages.chat import prompt_ids
 from stages.contract import StageContext, StageResult

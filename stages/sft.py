@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from conf.errors import UserError
-from conf.schema import SFTConfig
+from conf.sections import SFTConfig
 from stages.arguments import trl_arguments
 from stages.chat import prompt_ids, reply_ids
 from stages.contract import ModelRef, StageContext, StageResult

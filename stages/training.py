@@ -17,7 +17,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.training_args import TrainingArguments
 
 from conf.errors import UserError
-from conf.schema import LoraConfig, TrainingConfig
+from conf.sections import LoraConfig, TrainingConfig
 from stages.adapters import save_adapter
 from stages.contract import ModelRef, StageContext, StageResult
 from stages.fold import load_folded

@@ -9,7 +9,8 @@ import pytest
 import conf.schema
 from conf.errors import ConfigError
 from conf.loader import dump, load
-from conf.schema import LoraConfig, RatchetConfig, ReinforceConfig
+from conf.schema import RatchetConfig
+from conf.sections import LoraConfig, ReinforceConfig
 
 BAD = [
     ({"betta": 1}, "reinforce.betta: unknown key; did you mean 'beta'?"),

@@ -8,7 +8,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.loader import load
 from conf.rewards import load_rewards
-from conf.schema import AUDIT_POLICIES, AuditConfig
+from conf.sections import AUDIT_POLICIES, AuditConfig
 from rewards.audit import audit
 from rewards.contract import RewardError
 from rewards.instances import smallest_instances

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from conf.rewards import load_rewards
-from conf.schema import AuditConfig
+from conf.sections import AuditConfig
 from flows.compose import compose_run
 from flows.workspace import Workspace
 from stages.audit import audit_rows, run_audit

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from conf.rewards import load_rewards
-from conf.schema import EvaluateConfig, SFTConfig, SuiteRole
+from conf.schema import SuiteRole
+from conf.sections import EvaluateConfig, SFTConfig
 from rewards.scoring import RewardSet
 from stages.contract import Adapter, ModelRef, Suite
 from stages.evaluate import models_to_compare, run_evaluate, summary

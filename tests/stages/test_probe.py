@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conf.rewards import load_rewards
-from conf.schema import ProbeConfig
+from conf.sections import ProbeConfig
 from rewards.contract import RewardError
 from rewards.scoring import RewardSet, Score
 from stages.contract import ModelRef

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conf.errors import UserError
-from conf.schema import SFTConfig
+from conf.sections import SFTConfig
 from stages.contract import ModelRef
 from stages.models import load_base
 from stages.order import wrapped_order

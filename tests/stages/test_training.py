@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from conf.errors import UserError
-from conf.schema import LoraConfig, SFTConfig, TrainingConfig
+from conf.sections import LoraConfig, SFTConfig, TrainingConfig
 from stages.contract import ModelRef
 from stages.fold import load_folded
 from stages.generate import generate
