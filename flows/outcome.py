@@ -82,7 +82,8 @@ def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
 
 
 def _last_done(record: Mapping[str, Any]) -> str:
-    return [name for name, step in record["steps"].items() if step["state"] != "skipped"][-1]
+    names: list[str] = [name for name, step in record["steps"].items() if step["state"] != "skipped"]
+    return names[-1]
 
 
 def _summary(step: Mapping[str, Any]) -> str:
