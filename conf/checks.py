@@ -97,12 +97,28 @@ def _completed(name: str, step: Step, steps: Mapping[str, Step], sections: Secti
     return replace(step, set={**taken, **step.set})
 
 
+def _before(name: str, steps: Mapping[str, Step]) -> set[str]:
+    """All steps that a step needs, directly or through others."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = {need for need in steps[waiting.pop()].needs() if need in steps} - found
+        found |= new
+        waiting += new
+    return found
+
+
 def _with_detours(steps: Mapping[str, Step], detours: Mapping[str, str]) -> dict[str, Step]:
     """Order a detour after the probe that may ask for it, and what starts at the probe after the detour."""
     result = dict(steps)
     for probe, detour in detours.items():
         if detour not in steps:
             raise ConfigError(f"probe.otherwise: there is no step {detour!r}; steps: {', '.join(steps)}")
+        if probe in steps and detour in _before(probe, steps):
+            raise ConfigError(
+                f"probe.otherwise: {detour!r} comes before {probe!r} anyway; name a step of its own for this case, "
+                f"e.g. another sft with `start: {steps[probe].start}`"
+            )
         takers = [name for name, step in steps.items() if detour in step.needs()]
         if takers:
             raise ConfigError(

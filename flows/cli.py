@@ -96,8 +96,10 @@ def _preview(parser: argparse.ArgumentParser) -> None:
 
 
 def _score(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rewards", required=True, metavar="FILE", help="YAML file: names to rewards")
-    parser.add_argument("--rows", required=True, metavar="FILE", help="JSON lines with completion, reference, ...")
+    parser.add_argument("--rewards", required=True, metavar="FILE", help="a reward set, e.g. conf/reward/qa.yaml")
+    parser.add_argument(
+        "--rows", required=True, metavar="FILE", help="JSON lines: completion, and columns the rewards need"
+    )
     parser.add_argument("--out", metavar="FILE", help="also write the scores there, one JSON object per line")
 
 

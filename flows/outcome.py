@@ -21,6 +21,8 @@ def outcome_text(record: Mapping[str, Any]) -> str:
     """The record of a run as text."""
     reports = [step["report"] for step in record["steps"].values()]
     parts = reports if len(reports) == 1 and reports[0] else [table(step_rows(record))]
+    if record["verdict"] == "stop" and len(reports) > 1:
+        parts.append(f"Stopped by {_last_done(record)}, whose report says why.")
     scores = score_rows(record)
     if scores:
         parts.append(table(scores))
@@ -77,6 +79,11 @@ def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
             if model and f"{name}.stderr" in metrics:
                 rows = metrics[f"rows.{suite}"]
                 yield ModelScore(step_name, suite, model, value, metrics[f"{name}.stderr"], rows)
+
+
+def _last_done(record: Mapping[str, Any]) -> str:
+    names: list[str] = [name for name, step in record["steps"].items() if step["state"] != "skipped"]
+    return names[-1]
 
 
 def _summary(step: Mapping[str, Any]) -> str:

@@ -21,9 +21,10 @@ def report(scored: Sequence[Mapping[str, Any]], n_rows: int = 3) -> str:
         n_rows: How many rows to show of each kind.
     """
     ranked = sorted((row for row in scored if row["total"] is not None), key=lambda row: -row["total"])
+    n_best, n_worst = min(n_rows, (len(ranked) + 1) // 2), min(n_rows, len(ranked) // 2)
     shown = {
-        "best": ranked[:n_rows],
-        "worst": ranked[n_rows:][-n_rows:][::-1],
+        "best": ranked[:n_best],
+        "worst": ranked[len(ranked) - n_worst :][::-1],
         "failed": [row for row in scored if row["errors"]][:n_rows],
     }
     examples = [_example(kind, row) for kind, rows in shown.items() for row in rows]
@@ -65,13 +66,22 @@ def histogram(values: Sequence[float]) -> str:
 
 
 def _example(kind: str, row: Mapping[str, Any]) -> dict[str, str]:
-    values = "  ".join(f"{name} {value:.3g}" for name, value in row["rewards"].items())
+    values = "  ".join(f"{name} {value:.3g}{_because(row, name)}" for name, value in row["rewards"].items())
     errors = "  ".join(f"{name}: {message}" for name, message in row["errors"].items())
     completion = " ".join(row["completion"].split())
     return {
         "": kind,
         "row": str(row["row"]),
         "total": "" if row["total"] is None else f"{row['total']:.3g}",
-        "completion": completion if len(completion) <= _WIDTH else f"{completion[:_WIDTH]}…",
+        "completion": _cut(completion),
         "why": errors or values,
     }
+
+
+def _because(row: Mapping[str, Any], name: str) -> str:
+    explanation = _cut(" ".join(row["explanations"].get(name, "").split()))
+    return f" ({explanation})" if explanation else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}…"

@@ -142,7 +142,10 @@ def _extracted(extract: Extract, completion: str) -> str:
 
 
 def _tests(column: str | None, sample: Sample) -> list[str]:
-    tests = sample.row.get(column or "")
+    if column is None or column not in sample.row:
+        columns = ", ".join(sample.row) or "none"
+        raise RewardError(f"the row has no column {column!r} with unit tests; columns: {columns}")
+    tests = sample.row[column]
     texts = [tests] if isinstance(tests, str) else tests
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
         raise RewardError(f"column {column!r} must hold unit tests, as text or a list of texts; got {shown(tests)}")

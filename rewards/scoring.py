@@ -180,8 +180,8 @@ def score_file(rewards: RewardSet, rows: Path) -> Iterator[dict[str, Any]]:
 
     A line is a JSON object with `completion` and optionally `prompt` and `reference`; the rewards' row is all of its
     columns but the completion. What comes out per line is `total` (None when a reward failed that has
-    `on_error: stop`), `rewards` (value by name, without those that failed) and `errors` (message by name), beside the
-    number of the row and its completion.
+    `on_error: stop`), `rewards` (value by name, without those that failed), `errors` (message by name) and
+    `explanations` (why, by name, for those that did not fail), beside the number of the row and its completion.
 
     Raises:
         UserError: The file cannot be read or has no rows, or a line is not such an object; names file and line.
@@ -199,6 +199,7 @@ def score_file(rewards: RewardSet, rows: Path) -> Iterator[dict[str, Any]]:
             "total": total,
             "rewards": score.values,
             "errors": score.errors,
+            "explanations": score.explanations,
             "completion": sample.completion,
         }
 

@@ -50,8 +50,8 @@ def _too_little(cfg: ProbeConfig, told: str) -> tuple[str | None, str]:
     if cfg.otherwise:
         return "otherwise", f"{told} Taking the step {cfg.otherwise!r}, as probe.otherwise says."
     return "stop", (
-        f"{told} Run a short `sft` first and start from it (probe.otherwise names a step to take in this case), or go "
-        "on all the same with probe.force=true."
+        f"{told} Run a short `sft` first (or a longer one) and start from it (probe.otherwise names a step to take in "
+        "this case), or go on all the same with probe.force=true."
     )
 
 

@@ -22,7 +22,12 @@ def main(arguments: argparse.Namespace) -> int:
     path = Path(arguments.rewards)
     try:
         values = OmegaConf.to_container(OmegaConf.load(path))
-    except (OSError, YAMLError, UnicodeDecodeError) as error:
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(
+            f"--rewards: {path}: cannot be read: {reason}; give the path of a YAML file, e.g. conf/reward/qa.yaml"
+        ) from error
+    except (YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
     with RewardSet(load_rewards(values, str(path)), path.parent) as rewards:
         scored = list(score_file(rewards, Path(arguments.rows)))

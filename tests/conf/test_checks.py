@@ -106,6 +106,13 @@ def test_a_detour_comes_between_the_probe_that_asks_for_it_and_what_goes_on_from
     assert "warmup" in steps["reinforce"].needs() and steps["reinforce"].start == "reinforce_probe"
 
 
+def test_a_detour_does_not_come_before_its_probe_anyway():
+    steps = {"tuned": {**SFT, "start": "sft"}, "reinforce": {**REINFORCE, "start": "tuned"}}
+    for early in ("tuned", "sft"):
+        with pytest.raises(ConfigError, match=f"'{early}' comes before 'reinforce_probe' anyway.*start: tuned"):
+            parse({"probe": {"otherwise": early}}, **steps)
+
+
 def test_a_detour_must_exist_and_nobody_else_may_start_there():
     with pytest.raises(ConfigError, match="there is no step 'wramup'"):
         parse({"probe": {"otherwise": "wramup"}})

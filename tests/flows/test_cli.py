@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.score_report import histogram
+from flows.score_report import histogram, report
 
 COMMANDS = ["run", "plan", "audit", "probe", "preview", "score", "runs", "progress", "generate", "compare", "export"]
 
@@ -131,14 +131,25 @@ def test_score_shows_the_spread_and_writes_one_object_per_row(tmp_path, capsys):
     assert main(["score", "--rewards", str(rewards), "--rows", str(rows), "--out", str(out)]) == 0
     first, second = [json.loads(line) for line in out.read_text().splitlines()]
     expected = {"row": 1, "total": 1.5, "rewards": {"numeric": 1.0, "length": 1.0}, "errors": {}, "completion": "69"}
+    expected["explanations"] = {"numeric": "69 equals 69", "length": "2 characters"}
     assert first == expected
     assert second["total"] is None and set(second["errors"]) == {"numeric"}
     shown = capsys.readouterr().out
     assert re.search(r"^numeric +1 +1 +1\.000", shown, re.MULTILINE), shown
-    assert re.search(r"^best +1 +1\.5 +69 ", shown, re.MULTILINE), shown
+    assert re.search(r"^best +1 +1\.5 +69 +numeric 1 \(69 equals 69\)  length 1 \(2 char", shown, re.MULTILINE), shown
     assert re.search(r"^failed +2 .*reference", shown, re.MULTILINE), shown
     assert main(["score", "--rewards", str(rewards), "--rows", str(rows), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == expected
+
+
+def test_no_row_is_shown_as_both_best_and_worst():
+    for n_rows, best, worst in [(1, [0], []), (2, [0], [1]), (3, [0, 1], [2]), (9, [0, 1, 2], [8, 7, 6])]:
+        rows = [
+            {"row": i, "total": -i, "rewards": {}, "errors": {}, "explanations": {}, "completion": ""}
+            for i in range(n_rows)
+        ]
+        shown = [line.split()[:2] for line in report(rows).splitlines() if line.startswith(("best", "worst"))]
+        assert shown == [["best", str(i)] for i in best] + [["worst", str(i)] for i in worst]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,9 @@ def test_too_little_success_stops_the_pipeline(run, tmp_path, capsys):
         "reinforce_probe": "completed",
         "reinforce": "skipped",
     }
-    assert "Run a short `sft` first" in " ".join(capsys.readouterr().err.split())
+    shown = capsys.readouterr()
+    assert "Run a short `sft` first" in " ".join(shown.err.split())
+    assert "Stopped by reinforce_probe" in shown.out
     states = plan(tmp_path, capsys, *never)
     assert states == {"reinforce_probe": "cached", "reinforce": "not run, reinforce_probe stops"}
     code, record = run(*never)

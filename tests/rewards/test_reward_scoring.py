@@ -173,12 +173,29 @@ def test_file_of_completions(tmp_path: Path) -> None:
     )
     rewards = reward_set(tmp_path, right={"type": "numeric"}, unit={"type": "custom", "path": "unit.py", "weight": 0.5})
     assert json.loads(json.dumps(list(score_file(rewards, rows)), allow_nan=False)) == [
-        {"total": 1.0, "rewards": {"right": 1.0, "unit": 0.0}, "errors": {}},
-        {"total": 0.5, "rewards": {"right": 0.0, "unit": 1.0}, "errors": {}},
         {
+            "row": 1,
+            "total": 1.0,
+            "rewards": {"right": 1.0, "unit": 0.0},
+            "errors": {},
+            "explanations": {"right": "69 equals 69", "unit": "unit.py returned False"},
+            "completion": "It is 69.",
+        },
+        {
+            "row": 2,
+            "total": 0.5,
+            "rewards": {"right": 0.0, "unit": 1.0},
+            "errors": {},
+            "explanations": {"right": "68 is not 69", "unit": "unit.py returned True"},
+            "completion": "68 m",
+        },
+        {
+            "row": 3,
             "total": None,
             "rewards": {},
             "errors": {"right": "the reference is missing", "unit": "KeyError: 'unit' (unit.py, line 1)"},
+            "explanations": {},
+            "completion": "69",
         },
     ]
 
