@@ -221,6 +221,8 @@ def _row(line: str, where: str) -> dict[str, Any]:
         row = json.loads(line)
     except ValueError as error:
         raise UserError(f"{where}: is not JSON: {error}") from None
+    except RecursionError:
+        raise UserError(f"{where}: is nested too deeply") from None
     if not isinstance(row, dict):
         raise UserError(f"{where}: expected a JSON object, got {shown(row)}")
     if "completion" not in row:
