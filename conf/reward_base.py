@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from conf.errors import ConfigError
 from conf.options import option
 
-
 LARGEST = 1e30
 """Weighted values beyond this leave float32, in which trainers hold them."""
 
