@@ -10,7 +10,7 @@ from typing import Any
 
 from conf.errors import ConfigError
 from conf.sections import ProbeConfig
-from conf.steps import Step, step_settings
+from conf.steps import STAGES, Step, step_settings
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -31,7 +31,10 @@ def with_checks(steps: Mapping[str, Step], sections: Sections) -> dict[str, Step
     rest: dict[str, Step] = {}
     for name, step in steps.items():
         if step.stage == "reinforce":
-            if step.audit and not _has_audit(step, steps):
+            own = _audits_of(step, steps)
+            if step.audit and own:
+                step = replace(step, after=[*step.after, *own])
+            elif step.audit:
                 new = f"{name}_audit"
                 audits[_free(new, steps)] = Step(stage="audit", data=step.data, reward=step.reward)
             if step.probe and not _starts_at_probe(step, steps):
@@ -56,17 +59,19 @@ def with_success(settings: Mapping[str, Any], steps: Mapping[str, Step], probe: 
     result = dict(settings)
     for name, step in steps.items():
         difficulty = getattr(settings[name], "difficulty", None)
-        if difficulty is not None and difficulty.success is None and difficulty.success_at is None:
+        if difficulty is None or not difficulty.leaves_out:
+            continue  # nothing is measured, so what success means must not change the step's fingerprint
+        if difficulty.success is None and difficulty.success_at is None:
             asked = settings[step.start] if _starts_at_probe(step, steps) else probe
             told = replace(difficulty, success=asked.success, success_at=asked.success_at)
             result[name] = replace(settings[name], difficulty=told)
     return result
 
 
-def _has_audit(step: Step, steps: Mapping[str, Step]) -> bool:
-    return any(
-        other.stage == "audit" and (other.data, other.reward) == (step.data, step.reward) for other in steps.values()
-    )
+def _audits_of(step: Step, steps: Mapping[str, Step]) -> list[str]:
+    """The audit steps that look at the same rows and rewards as a reinforce step, which waits for them."""
+    same = (step.data, step.reward)
+    return [name for name, other in steps.items() if other.stage == "audit" and (other.data, other.reward) == same]
 
 
 def _starts_at_probe(step: Step, steps: Mapping[str, Step]) -> bool:
@@ -85,7 +90,7 @@ def _completed(name: str, step: Step, steps: Mapping[str, Step], sections: Secti
         (other_name, other)
         for other_name, other in steps.items()
         if other.stage == "reinforce"
-        and (other.start == name if step.stage == "probe" else _has_audit(other, {name: step}))
+        and (other.start == name if step.stage == "probe" else bool(_audits_of(other, {name: step})))
     ]
     if step.stage not in _FROM_REINFORCE or not served:
         return step
@@ -119,13 +124,18 @@ def _with_detours(steps: Mapping[str, Step], detours: Mapping[str, str]) -> dict
                 f"probe.otherwise: {detour!r} comes before {probe!r} anyway; name a step of its own for this case, "
                 f"e.g. another sft with `start: {steps[probe].start}`"
             )
+        if not STAGES[steps[detour].stage].trains:
+            raise ConfigError(
+                f"probe.otherwise: step {detour!r} ({steps[detour].stage}) trains nothing; name one that does, e.g. sft"
+            )
         takers = [name for name, step in steps.items() if detour in step.needs()]
         if takers:
             raise ConfigError(
-                f"pipeline.{takers[0]}: {detour!r} runs only when {probe!r} asks for it; start at {probe!r}"
+                f"pipeline.{takers[0]}: {detour!r} runs only when {probe!r} asks for it, so no step can count on it; "
+                "name a step of its own in probe.otherwise (what starts at the probe goes on from its model)"
             )
         result[detour] = replace(result[detour], after=[*result[detour].after, probe])
         for name, step in result.items():
-            if probe in step.model_edges:
+            if probe in step.model_edges and name != detour:
                 result[name] = replace(step, after=[*step.after, detour])
     return result

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from conf.errors import ConfigError
 from conf.options import option
 
+LARGEST = 1e30
+"""Weighted values beyond this leave float32, in which trainers hold them."""
+
 
 class OnError(enum.Enum):
     """What becomes of a reward that fails: stop the work, or score a stated value (counted and shown)."""
@@ -31,6 +34,8 @@ class RewardConfig:
         """Check what concerns several fields; messages start with the field's name."""
         if (self.on_error is OnError.score) != (self.error_value is not None):
             raise ConfigError("error_value: goes with on_error: score, and that needs it; set both or neither")
+        if abs((self.error_value or 0.0) * self.weight) > LARGEST:
+            raise ConfigError(f"error_value: is too large to train on: {self.error_value:g} x weight {self.weight:g}")
 
 
 @dataclass(kw_only=True)

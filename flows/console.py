@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 
 _SHOWN = (
-    "loss", "reward", "reward_std", "kl", "completion_len", "truncated", "all_equal", "margin", "accuracy",
-    "learning_rate",
+    "loss", "reward", "reward_std", "kl", "completion_len", "truncated", "all_equal", "resampled", "margin",
+    "accuracy", "learning_rate",
 )  # fmt: skip
 _EVERY_SECONDS = 10.0
 

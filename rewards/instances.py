@@ -10,6 +10,7 @@ from rewards.schema import schema_problem
 
 _MOST_CANDIDATES = 500
 _DEEPEST = 12
+_LONGEST = 1000
 _TYPES = ("object", "string", "integer", "boolean", "null", "array")
 _TEXTS = ("x", "0", "A", "2000-01-01", "a@b.c")
 """What a text is made of, where a pattern may refuse the first of them."""
@@ -68,7 +69,7 @@ def _of_type(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], dept
     elif kind == "array":
         yield from _arrays(schema, root, depth)
     elif kind == "string":
-        length = schema.get("minLength", 0)
+        length = min(int(schema.get("minLength", 0)), _LONGEST)
         yield from dict.fromkeys(["x" * length, *(text for text in _TEXTS if "pattern" in schema), "0" * length])
     elif kind in ("integer", "number"):
         yield from _numbers(schema)
@@ -88,7 +89,7 @@ def _objects(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> 
 
 
 def _arrays(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[Any]:
-    length, first = schema.get("minItems", 0), schema.get("prefixItems", [])
+    length, first = min(int(schema.get("minItems", 0)), _LONGEST), schema.get("prefixItems", [])
     kinds = [first[index] if index < len(first) else schema.get("items", {}) for index in range(length)]
     columns = [list(itertools.islice(_candidates(kind, root, depth + 1), 8)) for kind in kinds]
     yield from map(list, itertools.product(*columns))

@@ -10,12 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from conf.errors import ConfigError, UserError
-from conf.reward_base import OnError, RewardConfig
+from conf.reward_base import LARGEST, OnError, RewardConfig
 from rewards.calling import Caller, caller
 from rewards.contract import Outcome, RewardError, Sample, Value, shown
-
-_LARGEST = 1e30
-"""Weighted values beyond this leave float32, in which trainers hold them."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +159,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _bounded(outcome: Outcome, weight: float) -> Outcome:
-    if isinstance(outcome, Value) and abs(outcome.value * weight) > _LARGEST:
+    if isinstance(outcome, Value) and abs(outcome.value * weight) > LARGEST:
         return RewardError(f"the value is too large to train on: {outcome.value:g} x weight {weight:g}")
     return outcome
 
@@ -222,6 +219,8 @@ def _row(line: str, where: str) -> dict[str, Any]:
         row = json.loads(line)
     except ValueError as error:
         raise UserError(f"{where}: is not JSON: {error}") from None
+    except RecursionError:
+        raise UserError(f"{where}: is nested too deeply") from None
     if not isinstance(row, dict):
         raise UserError(f"{where}: expected a JSON object, got {shown(row)}")
     if "completion" not in row:

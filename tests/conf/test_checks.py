@@ -57,6 +57,14 @@ def test_steps_that_are_there_already_are_taken():
     assert steps["reinforce"].start == "try_out"
 
 
+def test_an_audit_step_comes_before_what_it_audits_wherever_it_is_declared():
+    steps = list(parse(look={"stage": "audit", "data": "sums", "reward": "sums"}))
+    assert steps.index("look") < steps.index("reinforce")
+    late = {"stage": "audit", "start": "reinforce", "data": "sums", "reward": "sums"}
+    unaudited = list(parse(look=late, reinforce={**REINFORCE, "audit": False}))
+    assert unaudited.index("reinforce") < unaudited.index("look")
+
+
 def test_an_audit_of_other_rewards_does_not_count():
     steps = parse(look={"stage": "audit", "data": "sums", "reward": "other"})
     assert {"look", "reinforce_audit"} <= set(steps)
@@ -118,3 +126,19 @@ def test_a_detour_must_exist_and_nobody_else_may_start_there():
         parse({"probe": {"otherwise": "wramup"}})
     with pytest.raises(ConfigError, match=r"pipeline.more: 'warmup' runs only when 'reinforce_probe' asks for it"):
         parse({"probe": {"otherwise": "warmup"}}, warmup=SFT, more={**SFT, "start": "warmup"})
+
+
+def test_a_detour_may_start_at_the_probe_that_asks_for_it():
+    steps = parse(
+        try_out={"stage": "probe", "start": "sft", "data": "sums", "reward": "sums", "set": {"otherwise": "warmup"}},
+        warmup={**SFT, "start": "try_out"},
+        reinforce={**REINFORCE, "start": "try_out"},
+    )
+    assert list(steps)[-3:] == ["try_out", "warmup", "reinforce"]
+
+
+@pytest.mark.parametrize("detour", ["reinforce_audit", "reinforce_probe", "look"])
+def test_a_detour_must_train(detour):
+    look = {"stage": "audit", "data": "sums", "reward": "other"}
+    with pytest.raises(ConfigError, match=rf"probe.otherwise: step '{detour}' \((audit|probe)\) trains nothing"):
+        parse({"probe": {"otherwise": detour}}, look=look)

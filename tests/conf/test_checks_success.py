@@ -40,3 +40,8 @@ def test_what_a_probe_takes_from_its_step_is_not_pinned():
     pinned = load_run({**BASIC, "pipeline": {"rl": {**PIPELINE["rl"], "set": {"difficulty": {"samples": 4}}}}})
     with pytest.raises(ConfigError, match=r"override pipeline.rl.set.difficulty.samples instead"):
         check_pins(pinned, ["reinforce.difficulty.samples=2"])
+
+
+def test_what_the_probe_takes_for_success_is_nothing_to_a_step_that_measures_no_difficulty():
+    plain, other = load_run(BASIC), load_run({**BASIC, "probe": {"success": "numeric"}})
+    assert plain.settings["rl"] == other.settings["rl"]

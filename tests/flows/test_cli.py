@@ -169,6 +169,31 @@ def test_scores_that_cannot_be_written_are_bad_input(tmp_path, capsys):
     assert "--out: cannot write" in capsys.readouterr().err
 
 
+def test_half_a_surrogate_pair_is_scored_and_written_as_its_escape(tmp_path, capsys):
+    rewards, rows, out = tmp_path / "rewards.yaml", tmp_path / "rows.jsonl", tmp_path / "scores.jsonl"
+    rewards.write_text("exact: {type: exact}\n")
+    rows.write_text(json.dumps({"completion": "a\ud800", "reference": "a\ud800"}) + "\n")
+    assert main(["score", "--rewards", str(rewards), "--rows", str(rows), "--out", str(out)]) == 0
+    assert json.loads(out.read_text(encoding="utf-8"))["completion"] == "a\ud800"
+    assert r"a\ud800" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rewards_text", "rows_text", "named"),
+    [
+        ("exact: {type: exact}", '{"completion": ' + "[" * 100_000, "rows.jsonl, line 1: is nested too deeply"),
+        ("exact: " + "[" * 20_000, '{"completion": "4"}', "rewards.yaml: is nested too deeply"),
+    ],
+    ids=["rows", "rewards"],
+)
+def test_files_to_score_that_are_nested_too_deeply_are_bad_input(rewards_text, rows_text, named, tmp_path, capsys):
+    rewards, rows = tmp_path / "rewards.yaml", tmp_path / "rows.jsonl"
+    rewards.write_text(f"{rewards_text}\n")
+    rows.write_text(f"{rows_text}\n")
+    assert main(["score", "--rewards", str(rewards), "--rows", str(rows)]) == 2
+    assert named in capsys.readouterr().err
+
+
 def test_a_damaged_record_does_not_hide_the_others(tmp_path, capsys):
     good = {"id": "good-1", "state": "failed", "verdict": None, "started": "2026-01-01T00:00:00", "steps": {}}
     for name, text in {"good-1": json.dumps(good), "bad-1": "{", "bad-2": "[]", "bad-3": '{"id": "x"}'}.items():

@@ -40,6 +40,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ({"1": N, 1: N}, "reward.1: two rewards are called '1'"),
     ({"a": {**N, "on_error": "score"}}, "reward.a.error_value: goes with on_error: score"),
     ({"a": {**N, "error_value": 0}}, "reward.a.error_value: goes with on_error: score"),
+    ({"a": {**N, "on_error": "score", "error_value": 1e40}}, "reward.a.error_value: is too large to train on"),
     ({"a": {**N, "on_error": "ignore"}}, "reward.a.on_error: expected one of stop, score"),
     ({"a": {"type": "regex"}}, "reward.a.pattern: is required"),
     ({"a": {"type": "regex", "pattern": "(a"}}, "reward.a.pattern: '(a' is not a regular expression"),
