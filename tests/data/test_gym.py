@@ -1,5 +1,6 @@
 """Tasks of reasoning-gym: rows and their scorer, what is refused, and what determines the rows."""
 
+import functools
 import importlib.util
 import inspect
 import json
@@ -14,6 +15,7 @@ from conf.errors import ConfigError, UserError
 from conf.rewards import load_rewards
 from conf.schema import DataConfig
 from rewards.gym import RUNS_REPLIES
+from rewards.library import build
 from rewards.scoring import RewardSet, Score
 from stages.data import data_identity, prepare_data
 from stages.rows import Row, read_rows
@@ -40,7 +42,13 @@ def prepared(task: str, folder: Path, **args: Any) -> list[Row]:
 
 def scored(row: Row | dict[str, Any], completion: str, **settings: Any) -> Score:
     columns = row.row if isinstance(row, Row) else row
-    return RewardSet(load_rewards({"it": {"type": "gym", **settings}})).score("", completion, None, columns)
+    return reward_set(json.dumps(settings)).score("", completion, None, columns)
+
+
+@functools.cache
+def reward_set(settings: str) -> RewardSet:
+    """One set, and so one worker process, for all samples of the same settings."""
+    return RewardSet(load_rewards({"it": {"type": "gym", **json.loads(settings)}}))
 
 
 def one(task: str, **args: Any) -> dict[str, Any]:
@@ -158,7 +166,7 @@ def test_without_the_library(uninstalled: None) -> None:
     for use in (
         lambda: read_source(config("chain_sum"), Path()),
         lambda: data_identity(config("chain_sum"), Path()),
-        lambda: RewardSet(load_rewards({"it": {"type": "gym"}})),
+        lambda: build(load_rewards({"it": {"type": "gym"}})["it"]),
     ):
         with pytest.raises(ConfigError, match=hint):
             use()
