@@ -163,7 +163,8 @@ def test_settings_survive_being_stored() -> None:
 @pytest.mark.parametrize("file", sorted((Path(conf.__file__).parent / "reward").glob("*.yaml")), ids=lambda f: f.stem)
 def test_packaged_reward_set(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
-    assert text.startswith(f"# @package reward.{file.stem}\n")
+    name = file.stem.removesuffix("_strict")  # a stricter set takes the place of the usual one
+    assert text.startswith(f"# @package reward.{name}\n")
     if file.stem == "gym":
         pytest.importorskip("reasoning_gym", reason='needs "ratchet[gym]"')
     RewardSet(load_rewards(yaml.safe_load(text)), file.parent)

@@ -281,7 +281,8 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         "    while True: pass\n"
     )
     code = (
-        "from conf.rewards import load_rewards; from rewards.scoring import RewardSet\n"
+        "import signal; from conf.rewards import load_rewards; from rewards.scoring import RewardSet\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job inherits that it is ignored
         "rewards = RewardSet(load_rewards({'a': {'type': 'custom', 'path': 'mine.py', 'timeout': 100}}))\n"
         "rewards.score('', '', None, {})\n"
     )
