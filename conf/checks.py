@@ -44,14 +44,16 @@ def with_checks(steps: Mapping[str, Step], sections: Sections) -> dict[str, Step
         rest[name] = step
     checked = {**audits, **rest}
     checked = {name: _completed(name, step, checked, sections) for name, step in checked.items()}
-    return _with_detours(checked, otherwise(checked, sections))
+    probes = {name: step for name, step in checked.items() if step.stage == "probe"}
+    return _with_detours(
+        checked, otherwise({name: step_settings(name, step, sections["probe"]) for name, step in probes.items()})
+    )
 
 
-def otherwise(steps: Mapping[str, Step], sections: Sections) -> dict[str, str]:
-    """For every probe that names one, the step it takes where it finds too little success."""
-    probes = {name: step for name, step in steps.items() if step.stage == "probe"}
-    named = {name: step_settings(name, step, sections["probe"]).otherwise for name, step in probes.items()}
-    return {name: other for name, other in named.items() if other is not None}
+def otherwise(settings: Mapping[str, Any]) -> dict[str, str]:
+    """For every probe among the steps' settings that names one, the step it takes where it finds too little success."""
+    probes = {name: own for name, own in settings.items() if isinstance(own, ProbeConfig)}
+    return {name: own.otherwise for name, own in probes.items() if own.otherwise is not None}
 
 
 def with_success(settings: Mapping[str, Any], steps: Mapping[str, Step], probe: ProbeConfig) -> dict[str, Any]:

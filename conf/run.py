@@ -29,7 +29,6 @@ class RunConfig:
         data: Data sources by name.
         rewards: Reward sets by name.
         suites: Evaluation suites by name.
-        detours: For every probe that names one, the step to take where it finds too little (`probe.otherwise`).
     """
 
     sections: RatchetConfig
@@ -38,7 +37,11 @@ class RunConfig:
     data: Mapping[str, DataConfig]
     rewards: Mapping[str, Mapping[str, RewardConfig]]
     suites: Mapping[str, SuiteConfig]
-    detours: Mapping[str, str]
+
+    @property
+    def detours(self) -> dict[str, str]:
+        """For every probe that names one, the step to take where it finds too little (`probe.otherwise`)."""
+        return otherwise(self.settings)
 
 
 def load_run(values: Mapping[str, Any]) -> RunConfig:
@@ -60,7 +63,6 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
         data=_named(DataConfig, sections.data, "data"),
         rewards={name: load_rewards(value, f"reward.{name}") for name, value in _groups(sections.reward, "reward")},
         suites=_named(SuiteConfig, sections.suite, "suite"),
-        detours=otherwise(steps, stage_sections),
     )
     _check_names(config)
     return config

@@ -91,15 +91,21 @@ class Workspace:
 
     def is_due(self, name: str, results: Mapping[str, StageResult]) -> bool:
         """Whether a step is to be done: always, but for a detour, which a probe before it must have asked for."""
-        askers = [probe for probe, detour in self.config.detours.items() if detour == name]
-        return not askers or any(probe in results and results[probe].verdict == "otherwise" for probe in askers)
+        return not self.askers(name) or bool(self._asking(name, results))
 
     def finish(self, name: str, result: StageResult, results: dict[str, StageResult]) -> None:
         """Take a step's result down; a probe that asked for the step as its detour hands on the detour's model."""
         results[name] = result
-        for probe, detour in self.config.detours.items():
-            if detour == name and probe in results and results[probe].verdict == "otherwise":
-                results[probe] = replace(results[probe], model=result.model)
+        for probe in self._asking(name, results):
+            results[probe] = replace(results[probe], model=result.model)
+
+    def askers(self, name: str) -> list[str]:
+        """The probes that may ask for a step as their detour."""
+        return [probe for probe, detour in self.config.detours.items() if detour == name]
+
+    def _asking(self, name: str, results: Mapping[str, StageResult]) -> list[str]:
+        """Those of them that did."""
+        return [probe for probe in self.askers(name) if probe in results and results[probe].verdict == "otherwise"]
 
     def entry(self, inputs: StepInputs) -> Entry:
         """The place in the store for a step with these inputs."""

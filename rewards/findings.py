@@ -32,7 +32,7 @@ class Finding:
     """What one policy earns.
 
     Attributes:
-        policy: Its name (`conf.schema.AUDIT_POLICIES`), or `reference` for the right answers themselves.
+        policy: Its name (`conf.sections.AUDIT_POLICIES`), or `reference` for the right answers themselves.
         rows: Rows that it has a completion for.
         mean: Mean total over these.
         share: `mean` as a share of the yardstick on the same rows; None where there is none.

@@ -82,11 +82,7 @@ class RewardSet:
 
         Never raises for what a reward does: failures are in `errors`.
         """
-        outcomes = {name: self._judged(name, samples, until_failure=False) for name in self.configs}
-        return [
-            self._score({name: of_reward[index] for name, of_reward in outcomes.items()})
-            for index in range(len(samples))
-        ]
+        return self._scores({name: self._judged(name, samples, until_failure=False) for name in self.configs})
 
     def require(self, prompt: str, completion: str, reference: Any, row: Mapping[str, Any], where: str = "") -> Score:
         """Score one completion as `require_all` does; `where` says what it is, for the message."""
@@ -111,14 +107,18 @@ class RewardSet:
             for index, outcome in enumerate(outcomes[name]):
                 if stops and isinstance(outcome, RewardError):
                     raise _stopping(name, outcome, samples[index], where(index))
-        return [
-            self._score({name: of_reward[index] for name, of_reward in outcomes.items()})
-            for index in range(len(samples))
-        ]
+        return self._scores(outcomes)
 
     def _judged(self, name: str, samples: Sequence[Sample], until_failure: bool) -> list[Outcome]:
         weight = self.configs[name].weight
         return [_bounded(outcome, weight) for outcome in self._callers[name].judge(samples, until_failure)]
+
+    def _scores(self, outcomes: Mapping[str, list[Outcome]]) -> list[Score]:
+        """One score per sample, from the outcomes of every reward."""
+        return [
+            self._score(dict(zip(outcomes, of_sample, strict=True)))
+            for of_sample in zip(*outcomes.values(), strict=True)
+        ]
 
     def _score(self, outcomes: Mapping[str, Outcome]) -> Score:
         values: dict[str, float] = {}

@@ -46,7 +46,7 @@ class Success:
         if answer is None:
             return None
         place = f"{where}, its reference as the completion"
-        return self._value(self.rewards.require(row.prompt_text, as_reply(answer), row.reference, row.row, place))
+        return self._value(self.rewards.require_all([row.sample(as_reply(answer))], lambda _: place)[0])
 
     def reached(self, scores: Sequence[Score], threshold: float) -> list[bool]:
         """Which of one prompt's scores are a success."""

@@ -38,9 +38,8 @@ def plan_rows(workspace: Workspace) -> list[dict[str, str]]:
 
 
 def _state(workspace: Workspace, name: str, results: dict[str, StageResult]) -> tuple[str, str]:
-    probes = [probe for probe, detour in workspace.config.detours.items() if detour == name]
     if not workspace.is_due(name, results):
-        return f"run, if {', '.join(probes)} asks", ""
+        return f"run, if {', '.join(workspace.askers(name))} asks", ""
     stops = [other for other, result in results.items() if result.verdict == "stop"]
     if stops:
         return f"not run, {stops[0]} stops", ""
