@@ -246,6 +246,8 @@ class ReinforceConfig(TrainingConfig):
     """Leave completions cut at `max_new_tokens` out of the loss."""
     batch_size: int = option(8, ge=1)
     """Prompts (whole groups) of a micro-batch."""
+    shared_prefix: bool = True
+    """Compute what prompts and completions have in common once; false is stock TRL, slower and with the same result."""
     difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
     """Keep only prompts whose success rate, measured on the start model, lies in a band."""
     resample: int = option(0, ge=0)

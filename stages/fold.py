@@ -119,7 +119,7 @@ def detach(adapted: PeftModel) -> PreTrainedModel:
 def _check_complete(adapted: PeftModel, adapter: Adapter, name: str) -> None:
     with safe_open(adapter.path / WEIGHTS_FILE, "pt") as file:
         stored = len(file.keys())
-    used = 2 * sum(_has(layer, name) for _, layer in _lora_layers(adapted))
+    used = 2 * sum(_has(layer, name) for _, layer in lora_layers(adapted))
     if stored != used:
         raise FoldError(f"the adapter {adapter.path} does not fit the model: it has {stored} tensors, not {used}")
 
@@ -135,7 +135,7 @@ def fold_adapters(adapted: PeftModel, ref: ModelRef) -> list[Change]:
     """
     uses = _count_uses(adapted)
     changes = []
-    for name, layer in _lora_layers(adapted):
+    for name, layer in lora_layers(adapted):
         if uses[layer.get_base_layer().weight.data_ptr()] > 1:
             raise FoldError(f"{name} shares its weight with another module (tied embeddings): do not adapt it")
         changes.append(fold_layer(layer, list(adapted.peft_config), f"{name}.weight", ref))
@@ -184,7 +184,7 @@ def _has(layer: LoraLayer, adapter: str) -> bool:
     return adapter in layer.lora_A or adapter in layer.lora_embedding_A
 
 
-def _lora_layers(adapted: PeftModel) -> Iterator[tuple[str, LoraLayer]]:
+def lora_layers(adapted: PeftModel) -> Iterator[tuple[str, LoraLayer]]:
     """The adapted layers with their names in the plain model."""
     for name, module in adapted.base_model.model.named_modules():
         if isinstance(module, LoraLayer):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from stages import shared_prompts
+from stages import sampling
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _batches(prompts: Sequence[list[int]], batch_size: int) -> Iterator[list[int
 
 def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompts: list[list[int]]) -> list[list[int]]:
     """Token ids after the prompts, padding included."""
-    ids, mask = shared_prompts.padded(prompts, config.pad_token_id, model.device)
+    ids, mask = sampling.padded(prompts, config.pad_token_id, model.device)
     output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
     replies: list[list[int]] = output[:, ids.shape[1] :].tolist()
     return replies

@@ -19,10 +19,11 @@ import trl
 from datasets import Dataset
 
 from conf.sections import ReinforceConfig
-from stages import shared_prompts
+from stages import log_probs, sampling
 from stages.arguments import trl_arguments
 from stages.contract import StageContext
 from stages.order import fresh_rows
+from stages.rollout_model import RolloutModel
 
 RESAMPLED, GENERATED_TOKENS = "groups/resampled", "groups/generated_tokens"
 """Names under which the trainer logs how many groups it replaced, and how many tokens it sampled in all."""
@@ -54,19 +55,21 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, prompt_ids: Sequence[list[int]], order: Sequence[int], resampling: Resampling, **trainer: Any
+        self,
+        prompt_ids: Sequence[list[int]],
+        order: Sequence[int],
+        resampling: Resampling,
+        shared_prefix: bool,
+        **trainer: Any,
     ) -> None:
         self.prompt_ids = prompt_ids
         self.resampling = resampling
         self._sampled: list[list[int]] | None = None  # completions that TRL has yet to ask for
-        # On a GPU, TRL's fused head saves the memory of the logits; checkpointing leaves no keys and values to share.
-        arguments = trainer["args"]
-        self.shares_prompts = (
-            arguments.device.type == "cpu"
-            and not arguments.gradient_checkpointing
-            and shared_prompts.supports(trainer["model"].config)
-        )
+        model = trainer["model"]
+        self.shared_prefix = shared_prefix and sampling.supports(model.config)
+        self.rollout = RolloutModel(model)
         super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
+        log_probs.enable(self.model.get_base_model())
 
     def _tokenize_prompts(self, prompts: list[int]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """Look the prompts up: TRL's own templating cannot be told of every detail of ours."""
@@ -117,20 +120,27 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         if self._sampled is not None:
             sampled, self._sampled = self._sampled, None
             return sampled, None
+        if self.shared_prefix:
+            return self._sample(prompt_ids[:: self.num_generations]), None
         was_training = self.model.training
         self.model.eval()
         try:
-            if self.shares_prompts:
-                return self._sample(prompt_ids[:: self.num_generations]), None
             return super()._generate_single_turn(prompt_ids, *arguments, **options)
         finally:
             self.model.train(was_training)
 
     def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
         """A group of completions per prompt, each up to and with its end token."""
+        self.rollout.refresh(self.model)
         with self.accelerator.autocast():
-            completions = shared_prompts.sample(self.model, prompts, self.num_generations, self.generation_config)
-        return [_up_to_end(completion, self.eos_token_ids) for completion in completions]
+            return sampling.sample(
+                self.rollout.plain,
+                prompts,
+                self.num_generations,
+                max_new_tokens=self.max_completion_length,
+                temperature=self.temperature,
+                stop_ids=self.eos_token_ids,
+            )
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -143,35 +153,32 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         **options: Any,
     ) -> Any:
         """Log-probabilities of the completions, and their entropies, each (completions, tokens)."""
-        if not self.shares_prompts:
+        if not self.shared_prefix:
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **options
             )
         size = batch_size or len(input_ids)
-        log_probs, entropies = [], []
-        for ids, mask in zip(torch.split(input_ids, size), torch.split(attention_mask, size), strict=True):
+        parts = []
+        for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True):
+            prompts, completions = (_unpadded(ids[:, where], mask[:, where]) for where in halves(logits_to_keep))
             with self.accelerator.autocast():
-                logits = shared_prompts.completion_logits(model, ids, mask, logits_to_keep)
-            distribution = (logits.float() / self.temperature).log_softmax(-1)
-            log_probs.append(distribution.gather(-1, ids[:, -logits_to_keep:, None]).squeeze(-1))
-            if compute_entropy:
-                entropies.append(_entropy(distribution))
-        return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
+                parts.append(
+                    log_probs.completion_log_probs(model, prompts, completions, logits_to_keep, ids.device)
+                )
+        values, entropies = (torch.cat(each) for each in zip(*parts, strict=True))
+        return values, entropies, None
+
+
+def halves(tokens: int) -> tuple[slice, slice]:
+    return slice(None, -tokens), slice(-tokens, None)
+
+
+def _unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    return [row[kept].tolist() for row, kept in zip(ids, mask.bool(), strict=True)]
 
 
 def _tokens(groups: Sequence[list[list[int]]]) -> int:
     return sum(len(completion) for group in groups for completion in group)
-
-
-def _up_to_end(ids: list[int], ends: Sequence[int]) -> list[int]:
-    end = next((position for position, token in enumerate(ids) if token in ends), len(ids))
-    return ids[: end + 1]
-
-
-@torch.no_grad()
-def _entropy(log_probs: torch.Tensor) -> torch.Tensor:
-    """Entropy in nats over the last dimension; only watched, so without a gradient."""
-    return -(log_probs.exp() * log_probs).sum(-1)
 
 
 def grpo_arguments(cfg: ReinforceConfig, ctx: StageContext, steps: int) -> trl.GRPOConfig:

@@ -81,6 +81,7 @@ def reinforce_trainer(
         prompt_ids=[prompt_ids(tokenizer, ctx.start.config, row) for row in rows],
         order=[pool[place] for place in places],
         resampling=Resampling(attempts=cfg.resample, pool=pool, totals=scores.totals),
+        shared_prefix=cfg.shared_prefix,
         model=load_folded(ctx.start, ctx.hardware).model,
         args=grpo_arguments(cfg, ctx, steps),
         reward_funcs=total_reward(scores, cfg.group_size),

@@ -1,0 +1,211 @@
+"""A GRPO step of stock TRL against one of Ratchet: `python benchmarks/reinforce.py [CONFIGURATION ...]`.
+
+Same model, prompts, LoRA, seeds and arguments; one fresh process after the other (stock, Ratchet, stock, ...), medians
+over all steps but the first. The model is the plain SmolLM2-135M, which does not know the tasks, so that completions of
+a group soon differ: a model that knows its task repeats itself, and then more is shared.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+STEPS, ROUNDS = 6, 2
+PARTS = ("sampling", "reference", "forward-backward", "step")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """`batch_size` prompts of a kind, about `prompt` tokens long; `group_size` completions of `tokens` tokens."""
+
+    batch_size: int
+    group_size: int
+    tokens: int
+    kind: str
+    prompt: int
+
+
+CONFIGURATIONS = {
+    "short": Configuration(4, 4, 16, "sums", 47),
+    "arithmetic": Configuration(8, 8, 6, "demo", 31),
+    "tool_calls": Configuration(4, 8, 48, "calls", 135),
+    "long": Configuration(2, 8, 32, "numbers", 512),
+}
+
+
+def rows(kind: str, count: int) -> Iterator[Any]:
+    """Prompts as Ratchet has them."""
+    from stages.generators.arithmetic import arithmetic
+    from stages.generators.tool_calls import tool_calls
+    from stages.rows import Row
+
+    if kind == "calls":
+        system = yaml.safe_load((ROOT / "conf/data/tool_calls.yaml").read_text())["system"].format()
+        for call in tool_calls(count, 0):
+            yield Row(prompt=call["caller"], system=system)
+    elif kind == "numbers":
+        generator = random.Random(0)
+        for _ in range(count):
+            yield Row(prompt="Add " + " ".join(str(generator.randrange(10)) for _ in range(241)), system="Be brief.")
+    else:
+        for sum_ in arithmetic(count, 0):
+            yield Row(prompt=sum_["question"], system="You add numbers." if kind == "demo" else None)
+
+
+def digits(completions: list[Any], **_: Any) -> list[float]:
+    """A reward that every group disagrees on."""
+    texts = [completion if isinstance(completion, str) else completion[0]["content"] for completion in completions]
+    return [sum(character.isdigit() for character in text) / (1 + len(text)) for text in texts]
+
+
+def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
+    """Stock TRL's trainer, or Ratchet's, with the same arguments."""
+    import trl
+    from datasets import Dataset
+
+    from conf.schema import ModelConfig
+    from conf.sections import LoraConfig, ReinforceConfig
+    from stages.chat import prompt_ids
+    from stages.contract import Hardware, StageContext
+    from stages.fold import load_folded
+    from stages.grpo import OnPolicyTrainer, Resampling, grpo_arguments
+    from stages.hardware import prepare
+    from stages.identity import resolve_model
+    from stages.models import load_tokenizer
+    from stages.training import new_adapter
+
+    hardware = Hardware(threads=os.cpu_count() or 1)
+    prepare(hardware, 0)
+    ref = resolve_model(ModelConfig(), "float32")
+    ctx = StageContext(models={"start": ref}, out_dir=folder, seed=0, hardware=hardware)
+    cfg = ReinforceConfig(
+        batch_size=configuration.batch_size,
+        group_size=configuration.group_size,
+        max_new_tokens=configuration.tokens,
+        max_steps=STEPS,
+    )
+    prompts = list(rows(configuration.kind, STEPS * configuration.batch_size))
+    tokenizer = load_tokenizer(ref)
+    shared = {
+        "model": load_folded(ref, hardware).model,
+        "args": grpo_arguments(cfg, ctx, STEPS),
+        "reward_funcs": digits,
+        "processing_class": tokenizer,
+        "peft_config": new_adapter(LoraConfig()),
+    }
+    if variant == "stock":
+        return trl.GRPOTrainer(train_dataset=Dataset.from_list([{"prompt": row.conversation} for row in prompts]), **shared)
+    return OnPolicyTrainer(
+        prompt_ids=[prompt_ids(tokenizer, ref.config, row) for row in prompts],
+        order=range(len(prompts)),
+        resampling=Resampling(attempts=0, pool=[], totals=lambda *_: []),
+        shared_prefix=True,
+        **shared,
+    )
+
+
+@contextlib.contextmanager
+def timed(owner: Any, method: str, times: dict[str, float], part: str) -> Iterator[None]:
+    """Add up what the calls of a method take."""
+    original = getattr(owner, method)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        name = part if part != "reference" or not torch.is_grad_enabled() else "forward"
+        began = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            times[name] += time.perf_counter() - began
+
+    setattr(owner, method, wrapper)
+    yield
+
+
+def measure(variant: str, configuration: Configuration) -> dict[str, Any]:
+    """Seconds of every step by part, and the most memory that was used, in MiB."""
+    from transformers import TrainerCallback
+
+    steps: list[dict[str, float]] = []
+    times: dict[str, float] = defaultdict(float)
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            times.clear()
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            step = {**times, "step": time.perf_counter() - self.began}
+            step["forward-backward"] = step["training"] - step["sampling"] - step["reference"]
+            steps.append(step)
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        made = trainer(variant, configuration, Path(folder))
+        sampling = "_generate_single_turn" if variant == "stock" else "_sample"
+        for method, part in ((sampling, "sampling"), ("_get_per_token_logps_and_entropies", "reference"), ("training_step", "training")):
+            stack.enter_context(timed(made, method, times, part))
+        made.add_callback(Clock())
+        made.train()
+    return {"steps": steps[1:], "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def run(variant: str, name: str) -> dict[str, Any]:
+    """Measure in a fresh process."""
+    command = [sys.executable, __file__, "--measure", variant, name]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def compare(name: str) -> None:
+    """Print a configuration's rows."""
+    found: dict[str, list[dict[str, Any]]] = {"stock": [], "ratchet": []}
+    for _ in range(ROUNDS):
+        for variant, results in found.items():
+            results.append(run(variant, name))
+    median = {
+        variant: {part: statistics.median(step[part] for result in results for step in result["steps"]) for part in PARTS}
+        | {"memory": statistics.median(result["memory"] for result in results)}
+        for variant, results in found.items()
+    }
+    for variant, values in median.items():
+        print(f"{name:11} {variant:8}" + "".join(f"{values[part]:18.2f}" for part in PARTS) + f"{values['memory']:13.0f}")
+    ratios = {part: median["stock"][part] / median["ratchet"][part] for part in (*PARTS, "memory")}
+    print(f"{name:11} ratio   " + "".join(f"{ratios[part]:18.2f}" for part in PARTS) + f"{ratios['memory']:13.2f}", flush=True)
+
+
+def main() -> None:
+    """Compare the configurations asked for, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("configurations", nargs="*", metavar="CONFIGURATION", help="of "+", ".join(CONFIGURATIONS))
+    parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "CONFIGURATION"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        variant, name = arguments.measure
+        print(json.dumps(measure(variant, CONFIGURATIONS[name])))
+        return
+    print(f"{'':20}" + "".join(f"{part:>16} s" for part in PARTS) + f"{'memory MiB':>13}")
+    for name in arguments.configurations or CONFIGURATIONS:
+        compare(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Frozen weights in the order in which a CPU reads them.
+
+A product with few rows, such as a decoding step, is bound by memory, and MKL rearranges the whole weight every time.
+oneDNN takes weights that were rearranged once; torch's inductor uses the same operators when it freezes a model.
+"""
+
+import torch
+
+
+def can_pack(weight: torch.Tensor) -> bool:
+    """Whether products with this weight profit: float32 on a CPU for which torch has oneDNN."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+class PackedLinear(torch.nn.Module):
+    """A linear layer for inference. It holds its weight packed, and cannot give it back."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.bias = bias
+        self.pack(weight)
+
+    def pack(self, weight: torch.Tensor) -> None:
+        """Take another weight: (outputs, inputs)."""
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Like `torch.nn.Linear`."""
+        outputs: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
+        return outputs

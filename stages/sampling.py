@@ -1,0 +1,127 @@
+"""Sampling in which nothing is computed twice: prompts, and completions as long as they agree, are one computation.
+
+Two completions with the same prompt and the same tokens so far have the same next-token distribution. So a decoding
+step runs over the distinct prefixes that are still growing, and each completion draws from its prefix's distribution.
+Completions that have ended are not computed any further. What is drawn has exactly the model's own distribution.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from stages.prefix_tree import common_prefix
+
+
+def supports(config: PretrainedConfig) -> bool:
+    """Whether every layer of a model keeps the keys and values of all tokens: no sliding windows, no other states."""
+    layers = DynamicCache(config=config.get_text_config(decoder=True)).layers
+    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+
+
+@torch.no_grad()
+def sample(
+    model: torch.nn.Module,
+    prompts: Sequence[Sequence[int]],
+    samples: int,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    stop_ids: Sequence[int],
+) -> list[list[int]]:
+    """`samples` completions per prompt, one prompt's after the other's, each up to and with its stop token.
+
+    Args:
+        model: A causal language model for which `supports` holds.
+        prompts: Token ids, none empty.
+        samples: Completions per prompt.
+        max_new_tokens: Longest completion, in tokens.
+        temperature: 0 takes the likeliest token; above, exact sampling from softmax(logits / temperature).
+        stop_ids: Tokens that end a completion.
+    """
+    distinct = {prompt: place for place, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    prefixes = Prefixes(model, list(distinct))
+    completions: list[list[int]] = [[] for _ in prompts for _ in range(samples)]
+    growing = list(range(len(completions)))
+    prefix_of = [distinct[tuple(prompt)] for prompt in prompts for _ in range(samples)]
+    while True:
+        tokens = _draw(prefixes.logits, prefix_of, temperature)
+        for index, token in zip(growing, tokens, strict=True):
+            completions[index].append(token)
+        grown = [
+            (index, (prefix, token))
+            for index, prefix, token in zip(growing, prefix_of, tokens, strict=True)
+            if token not in stop_ids and len(completions[index]) < max_new_tokens
+        ]
+        if not grown:
+            return completions
+        places = {prefix: place for place, prefix in enumerate(dict.fromkeys(prefix for _, prefix in grown))}
+        prefixes.grow(list(places))
+        growing, prefix_of = [index for index, _ in grown], [places[prefix] for _, prefix in grown]
+
+
+class Prefixes:
+    """Distinct prefixes, what later tokens attend to in them, and their next-token distributions.
+
+    Attributes:
+        logits: (prefixes, vocabulary).
+    """
+
+    def __init__(self, model: torch.nn.Module, prompts: Sequence[Sequence[int]]) -> None:
+        """Compute the prompts, and what all of them begin with only once."""
+        self.model = model
+        self.device = next(model.parameters()).device
+        self.cache = None
+        trunk = min(common_prefix(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
+        self.mask = torch.ones(1, 0, dtype=torch.long, device=self.device)
+        if trunk:
+            self._forward([prompts[0][:trunk]])
+            self.cache.batch_repeat_interleave(len(prompts))
+        self.mask = self.mask.expand(len(prompts), -1)
+        self._forward([prompt[trunk:] for prompt in prompts])
+
+    def grow(self, children: Sequence[tuple[int, int]]) -> None:
+        """Replace the prefixes by longer ones, each given by the one that it continues and its next token."""
+        parents = torch.tensor([parent for parent, _ in children], device=self.device)
+        if len(children) != len(self.mask) or not torch.equal(parents, torch.arange(len(self.mask))):
+            self.cache.batch_select_indices(parents)
+            self.mask = self.mask[parents]
+        self._forward([[token] for _, token in children])
+
+    def _forward(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Compute further tokens of every prefix, padded on the left."""
+        ids, mask = padded(tokens, 0, self.device)
+        self.mask = torch.cat([self.mask, mask], 1)
+        output = self.model(
+            input_ids=ids,
+            attention_mask=self.mask,
+            position_ids=(self.mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :],
+            cache=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self.cache, self.logits = output.cache, output.logits[:, -1]
+
+
+def _draw(logits: torch.Tensor, rows: Sequence[int], temperature: float) -> list[int]:
+    """One token for every given row of the logits."""
+    if temperature == 0:
+        likeliest = logits.argmax(-1).tolist()
+        return [likeliest[row] for row in rows]
+    double = torch.float32 if logits.device.type == "mps" else torch.float64
+    cumulated = (logits.float() / temperature).softmax(-1).cumsum(-1, dtype=double)
+    at = torch.rand(len(rows), dtype=double).to(logits.device) * cumulated[list(rows), -1]
+    drawn = [torch.searchsorted(cumulated[row], at[place], right=True) for place, row in enumerate(rows)]
+    tokens: list[int] = torch.stack(drawn).clamp(max=logits.shape[-1] - 1).tolist()
+    return tokens
+
+
+def padded(
+    sequences: Sequence[Sequence[int]], pad: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences padded on the left, and their attention mask: both (sequences, longest)."""
+    width = max(map(len, sequences))
+    ids = [[pad] * (width - len(sequence)) + list(sequence) for sequence in sequences]
+    mask = [[0] * (width - len(sequence)) + [1] * len(sequence) for sequence in sequences]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
