@@ -111,7 +111,9 @@ def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
         "peft_config": new_adapter(LoraConfig()),
     }
     if variant == "stock":
-        return trl.GRPOTrainer(train_dataset=Dataset.from_list([{"prompt": row.conversation} for row in prompts]), **shared)
+        return trl.GRPOTrainer(
+            train_dataset=Dataset.from_list([{"prompt": row.conversation} for row in prompts]), **shared
+        )
     return OnPolicyTrainer(
         prompt_ids=[prompt_ids(tokenizer, ref.config, row) for row in prompts],
         order=range(len(prompts)),
@@ -160,7 +162,11 @@ def measure(variant: str, configuration: Configuration) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         made = trainer(variant, configuration, Path(folder))
         sampling = "_generate_single_turn" if variant == "stock" else "_sample"
-        for method, part in ((sampling, "sampling"), ("_get_per_token_logps_and_entropies", "reference"), ("training_step", "training")):
+        for method, part in (
+            (sampling, "sampling"),
+            ("_get_per_token_logps_and_entropies", "reference"),
+            ("training_step", "training"),
+        ):
             stack.enter_context(timed(made, method, times, part))
         made.add_callback(Clock())
         made.train()
@@ -182,20 +188,27 @@ def compare(name: str) -> None:
         for variant, results in found.items():
             results.append(run(variant, name))
     median = {
-        variant: {part: statistics.median(step[part] for result in results for step in result["steps"]) for part in PARTS}
+        variant: {
+            part: statistics.median(step[part] for result in results for step in result["steps"]) for part in PARTS
+        }
         | {"memory": statistics.median(result["memory"] for result in results)}
         for variant, results in found.items()
     }
     for variant, values in median.items():
-        print(f"{name:11} {variant:8}" + "".join(f"{values[part]:18.2f}" for part in PARTS) + f"{values['memory']:13.0f}")
+        print(
+            f"{name:11} {variant:8}" + "".join(f"{values[part]:18.2f}" for part in PARTS) + f"{values['memory']:13.0f}"
+        )
     ratios = {part: median["stock"][part] / median["ratchet"][part] for part in (*PARTS, "memory")}
-    print(f"{name:11} ratio   " + "".join(f"{ratios[part]:18.2f}" for part in PARTS) + f"{ratios['memory']:13.2f}", flush=True)
+    print(
+        f"{name:11} ratio   " + "".join(f"{ratios[part]:18.2f}" for part in PARTS) + f"{ratios['memory']:13.2f}",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Compare the configurations asked for, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("configurations", nargs="*", metavar="CONFIGURATION", help="of "+", ".join(CONFIGURATIONS))
+    parser.add_argument("configurations", nargs="*", metavar="CONFIGURATION", help="of " + ", ".join(CONFIGURATIONS))
     parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "CONFIGURATION"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:

@@ -148,6 +148,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, child: str) -> 
         suites=run.workspace.stage_suites(inputs),
         log_metrics=log_metrics,
         progress=progress,
+        say=lambda text: run.console.say(f"  {inputs.name}  {text}"),
     )
 
 

@@ -107,6 +107,7 @@ class StageContext:
         suites: The evaluation suites, by name.
         log_metrics: Takes one row of numbers per optimiser step.
         progress: Told how far long work is.
+        say: Told what a person should know at once.
     """
 
     models: Mapping[str, ModelRef]
@@ -118,6 +119,7 @@ class StageContext:
     suites: Mapping[str, Suite] = field(default_factory=dict)
     log_metrics: LogMetrics = _ignore
     progress: Progress = _ignore
+    say: Callable[[str], None] = _ignore
 
     @property
     def start(self) -> ModelRef:

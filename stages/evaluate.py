@@ -20,6 +20,7 @@ from stages.fold import load_folded
 from stages.generate import Completion
 from stages.hardware import prepare
 from stages.models import load_tokenizer
+from stages.packed import pack
 from stages.rows import Row, read_rows
 from stages.samples import answer, expected, write_json_lines
 
@@ -115,12 +116,13 @@ def _replies(
 ) -> tuple[dict[str, list[Completion]], Mapping[str, Any] | None]:
     """One model's greedy replies by suite, and the receipt of its fold."""
     folded = load_folded(ref, ctx.hardware)
+    model = pack(folded.model)
     tokenizer = load_tokenizer(ref)
     replies = {}
     for name, suite in ctx.suites.items():
         what = f"{name}: {label}"
         answers = answer(
-            folded.model,
+            model,
             tokenizer,
             ref,
             rows[name],
@@ -131,7 +133,7 @@ def _replies(
         )
         replies[name] = [completions[0] for completions in answers]
     receipt = folded.receipt
-    del folded
+    del folded, model
     gc.collect()  # one model in memory at a time
     return replies, receipt
 

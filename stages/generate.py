@@ -61,8 +61,7 @@ def generate(
     Returns:
         For every prompt its `samples` completions.
     """
-    shared = temperature > 0 and samples > 1 and shared_prompts.supports(model.config)
-    config = _generation_config(tokenizer, max_new_tokens, temperature, 1 if shared else samples, stop_ids)
+    draw = sampling.sample if sampling.supports(model.config) else _draw
     completions: list[list[Completion]] = [[] for _ in prompts]
     was_training = model.training
     model.eval()
@@ -70,11 +69,13 @@ def generate(
     with torch.random.fork_rng(devices=_cuda_devices(model)):
         torch.manual_seed(seed)
         for batch in _batches(prompts, batch_size):
-            asked = [prompts[index] for index in batch]
-            replies = (
-                shared_prompts.sample(model, asked, samples, config)
-                if shared
-                else _generate_batch(model, config, asked)
+            replies = draw(
+                model,
+                [prompts[index] for index in batch],
+                samples,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                stop_ids=stop_ids,
             )
             texts = [read_completion(tokenizer, reply, stop_ids) for reply in replies]
             for position, index in enumerate(batch):
@@ -86,30 +87,6 @@ def generate(
     return completions
 
 
-def _generation_config(
-    tokenizer: PreTrainedTokenizerBase,
-    max_new_tokens: int,
-    temperature: float,
-    samples: int,
-    stop_ids: Sequence[int],
-) -> GenerationConfig:
-    """Every setting that shapes the distribution, named: what is left out here would come from the checkpoint."""
-    sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
-    return GenerationConfig(
-        **sampling,
-        top_k=0 if temperature > 0 else None,
-        top_p=1.0 if temperature > 0 else None,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        num_beams=1,
-        # Greedy completions are all alike: one is made and repeated.
-        num_return_sequences=samples if temperature > 0 else 1,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=list(stop_ids),
-        pad_token_id=tokenizer.pad_token_id,
-    )
-
-
 def _batches(prompts: Sequence[list[int]], batch_size: int) -> Iterator[list[int]]:
     """Indices of prompts, the longest first: what would run out of memory does so at once."""
     order = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
@@ -117,12 +94,37 @@ def _batches(prompts: Sequence[list[int]], batch_size: int) -> Iterator[list[int
         yield order[start : start + batch_size]
 
 
-def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompts: list[list[int]]) -> list[list[int]]:
-    """Token ids after the prompts, padding included."""
-    ids, mask = sampling.padded(prompts, config.pad_token_id, model.device)
+def _draw(
+    model: PreTrainedModel,
+    prompts: Sequence[list[int]],
+    samples: int,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    stop_ids: Sequence[int],
+) -> list[list[int]]:
+    """What `stages.sampling.sample` does, for any model, padding included.
+
+    Every setting that shapes the distribution is named: what is left out would come from the checkpoint.
+    """
+    chance = temperature > 0
+    config = GenerationConfig(
+        do_sample=chance,
+        temperature=temperature if chance else None,
+        top_k=0 if chance else None,
+        top_p=1.0 if chance else None,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        num_beams=1,
+        num_return_sequences=samples if chance else 1,  # greedy ones are all alike
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(stop_ids),
+        pad_token_id=stop_ids[0],
+    )
+    ids, mask = sampling.padded(prompts, stop_ids[0], model.device)
     output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
     replies: list[list[int]] = output[:, ids.shape[1] :].tolist()
-    return replies
+    return replies if chance else [reply for reply in replies for _ in range(samples)]
 
 
 def read_completion(tokenizer: PreTrainedTokenizerBase, ids: list[int], stop_ids: Sequence[int]) -> Completion:

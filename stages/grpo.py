@@ -10,13 +10,15 @@ completion i of a group of G with rewards r, and its tokens t up to and with the
 The batch is sampled from the very weights it updates, so the ratio is exactly 1 and nothing is ever clipped.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import trl
 from datasets import Dataset
+from trl.trainer.utils import split_tensor_dict
 
 from conf.sections import ReinforceConfig
 from stages import log_probs, sampling
@@ -47,10 +49,15 @@ class Resampling:
 class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     """GRPO whose rows hold nothing but `prompt`: the index of a row, by which prompts and rewards are looked up.
 
+    What prompts and completions have in common is computed once (`stages.sampling`, `stages.prefix_tree`), unless the
+    model cannot do that.
+
     Args:
         prompt_ids: Token ids of every row's prompt.
         order: Indices of the rows to train on, one per group.
         resampling: What happens to groups without variance.
+        shared_prefix: Compute common prefixes once; false leaves everything to TRL.
+        say: Told why a model cannot do that.
         **trainer: What `GRPOTrainer` takes besides the data.
     """
 
@@ -60,16 +67,36 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         order: Sequence[int],
         resampling: Resampling,
         shared_prefix: bool,
+        say: Callable[[str], None] = print,
         **trainer: Any,
     ) -> None:
         self.prompt_ids = prompt_ids
         self.resampling = resampling
         self._sampled: list[list[int]] | None = None  # completions that TRL has yet to ask for
         model = trainer["model"]
-        self.shared_prefix = shared_prefix and sampling.supports(model.config)
-        self.rollout = RolloutModel(model)
+        # In smaller types rounding would make the folded model another one; there the adapter stays beside it.
+        folds = shared_prefix and model.dtype == torch.float32 and sampling.supports(model.config)
+        self.rollout = RolloutModel(model) if folds else None
         super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
-        log_probs.enable(self.model.get_base_model())
+        self.shares_sampling = shared_prefix and sampling.supports(model.config)
+        self.shares_log_probs = shared_prefix and self._enable_log_probs(say)
+
+    def _enable_log_probs(self, say: Callable[[str], None]) -> bool:
+        with self._evaluating():
+            reason = log_probs.enable(self.model, self.prompt_ids, self.temperature)
+        if reason is not None:
+            say(f"prompts are computed once per completion, as stock TRL does: {reason}")
+        return reason is None
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Without dropout."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(was_training)
 
     def _tokenize_prompts(self, prompts: list[int]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """Look the prompts up: TRL's own templating cannot be told of every detail of ours."""
@@ -80,7 +107,8 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         prompts, groups = self._with_variance([row["prompt"] for row in inputs[:: self.num_generations]])
         self._sampled = [completion for group in groups for completion in group]
         repeated = [{"prompt": prompt} for prompt in prompts for _ in range(self.num_generations)]
-        return dict(super()._generate_and_score_completions(repeated))
+        batch = super()._generate_and_score_completions(repeated)
+        return {**batch, "group": torch.arange(len(prompts)).repeat_interleave(self.num_generations)}
 
     def _with_variance(self, batch: Sequence[int]) -> tuple[list[int], list[list[list[int]]]]:
         """The rows of a step and their groups of completions; the step's seed says which rows may stand in."""
@@ -120,27 +148,33 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         if self._sampled is not None:
             sampled, self._sampled = self._sampled, None
             return sampled, None
-        if self.shared_prefix:
-            return self._sample(prompt_ids[:: self.num_generations]), None
-        was_training = self.model.training
-        self.model.eval()
-        try:
+        with self._evaluating():
+            if self.shares_sampling:
+                return self._sample(prompt_ids[:: self.num_generations]), None
             return super()._generate_single_turn(prompt_ids, *arguments, **options)
-        finally:
-            self.model.train(was_training)
 
     def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
         """A group of completions per prompt, each up to and with its end token."""
-        self.rollout.refresh(self.model)
+        if self.rollout is not None:
+            self.rollout.refresh(self.model)
         with self.accelerator.autocast():
             return sampling.sample(
-                self.rollout.plain,
+                self.model if self.rollout is None else self.rollout.plain,
                 prompts,
                 self.num_generations,
                 max_new_tokens=self.max_completion_length,
                 temperature=self.temperature,
                 stop_ids=self.eos_token_ids,
             )
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """Deal completions out by whole groups, where TRL deals them out at random: a group shares its prompt."""
+        dealt = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        if self._buffered_inputs is not dealt:
+            self._buffered_inputs = by_group(self._buffered_inputs)
+            inputs = self._buffered_inputs[self._step % len(self._buffered_inputs)]
+        return inputs
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -153,27 +187,35 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         **options: Any,
     ) -> Any:
         """Log-probabilities of the completions, and their entropies, each (completions, tokens)."""
-        if not self.shared_prefix:
+        if not self.shares_log_probs:
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **options
             )
         size = batch_size or len(input_ids)
         parts = []
         for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True):
-            prompts, completions = (_unpadded(ids[:, where], mask[:, where]) for where in halves(logits_to_keep))
+            prompts = unpadded(ids[:, :-logits_to_keep], mask[:, :-logits_to_keep])
+            completions = unpadded(ids[:, -logits_to_keep:], mask[:, -logits_to_keep:])
             with self.accelerator.autocast():
-                parts.append(
-                    log_probs.completion_log_probs(model, prompts, completions, logits_to_keep, ids.device)
-                )
+                parts.append(log_probs.completion_log_probs(model, prompts, completions, logits_to_keep, ids.device))
         values, entropies = (torch.cat(each) for each in zip(*parts, strict=True))
         return values, entropies, None
 
 
-def halves(tokens: int) -> tuple[slice, slice]:
-    return slice(None, -tokens), slice(-tokens, None)
+def by_group(micro_batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The completions of some micro-batches (dicts of tensors) in as many, sorted by `group`."""
+    first = micro_batches[0]
+    order = torch.cat([batch["group"] for batch in micro_batches]).argsort(stable=True)
+    joined = {
+        name: torch.cat([batch[name] for batch in micro_batches])[order.to(value.device)]
+        for name, value in first.items()
+        if isinstance(value, torch.Tensor) and value.dim() > 0
+    }
+    return [{**first, **batch} for batch in split_tensor_dict(joined, len(micro_batches))]
 
 
-def _unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    """Rows of token ids without what is masked."""
     return [row[kept].tolist() for row, kept in zip(ids, mask.bool(), strict=True)]
 
 

@@ -4,18 +4,56 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from stages.prefix_tree import ATTENTION, prefix_tree
 
-TOLERANCE = {torch.float32: 1e-4}
-"""Largest mean difference to the plain computation that is taken for rounding; in smaller types it is larger."""
+ROUNDING = {torch.float32: 1e-4}
+"""Mean difference to the plain computation that is taken for rounding; in smaller types it is `ROUGH_ROUNDING`."""
+ROUGH_ROUNDING = 0.05
 
 
-def enable(model: PreTrainedModel) -> None:
-    """Make a model understand the arguments of `completion_log_probs`."""
-    model.set_attn_implementation(ATTENTION)
-    model.base_model.register_forward_hook(_keep_predicting, with_kwargs=True)
+def enable(model: torch.nn.Module, prompts: Sequence[list[int]], temperature: float) -> str | None:
+    """Make a model understand the arguments of `completion_log_probs`, and check it against the plain computation.
+
+    Args:
+        model: A causal language model with TRL's fused head, or an adapter around one; in evaluation mode.
+        prompts: Token ids of some prompts; the longest two are computed in both ways.
+        temperature: That of the fused head.
+
+    Returns:
+        Why the model has to be computed plainly, and then it is as it was before; None if all is well.
+    """
+    plain = getattr(model, "get_base_model", lambda: model)()
+    if plain.config._attn_implementation != "sdpa":
+        return f"its attention is {plain.config._attn_implementation}, not sdpa"
+    plain.set_attn_implementation(ATTENTION)
+    hook = plain.base_model.register_forward_hook(_keep_predicting, with_kwargs=True)
+    try:
+        difference = _difference(model, sorted(prompts, key=len)[-2:], temperature)
+        allowed = ROUNDING.get(plain.dtype, ROUGH_ROUNDING)
+        reason = None if difference <= allowed else f"log-probabilities differ by {difference:.2g} on average"
+    except Exception as error:  # an architecture may refuse what it does not know in any way it likes
+        reason = f"{type(error).__name__}: {error}"
+    if reason is not None:
+        hook.remove()
+        plain.set_attn_implementation("sdpa")
+    return reason
+
+
+@torch.no_grad()
+def _difference(model: torch.nn.Module, prompts: Sequence[list[int]], temperature: float) -> float:
+    """Mean difference between log-probabilities over the tree and plain ones; not a number is infinitely far."""
+    device = next(model.parameters()).device
+    halves = [prompt[: len(prompt) // 2 + 1] for prompt in prompts]
+    pairs = [(prompt, [*half, *tail]) for prompt in prompts for half in halves for tail in ([], prompt[:2])]
+    ours, _ = completion_log_probs(model, *zip(*pairs, strict=True), max(map(len, halves)) + 2, device)
+    differences = []
+    for row, (prompt, completion) in zip(ours, pairs, strict=True):
+        logits = model(input_ids=torch.tensor([[*prompt, *completion]], device=device)).logits[0]
+        expected = (logits[len(prompt) - 1 : -1].float() / temperature).log_softmax(-1)
+        wanted = torch.tensor(completion, device=device)
+        differences.append((row[: len(completion)] - expected.gather(1, wanted[:, None])[:, 0]).abs())
+    return float(torch.cat(differences).mean().nan_to_num(torch.inf))
 
 
 def _keep_predicting(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:

@@ -4,7 +4,22 @@ A product with few rows, such as a decoding step, is bound by memory, and MKL re
 oneDNN takes weights that were rearranged once; torch's inductor uses the same operators when it freezes a model.
 """
 
+from typing import TypeVar
+
 import torch
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+def pack(model: Model) -> Model:
+    """Pack the linear layers of a model that will only answer, in place, where that is of use; returns the model.
+
+    Their weights are let go of, but for those that other modules use, too (tied embeddings).
+    """
+    for name, layer in list(model.named_modules()):
+        if type(layer) is torch.nn.Linear and can_pack(layer.weight):
+            model.set_submodule(name, PackedLinear(layer.weight, layer.bias))
+    return model
 
 
 def can_pack(weight: torch.Tensor) -> bool:

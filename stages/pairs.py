@@ -21,6 +21,7 @@ from stages.fold import load_folded
 from stages.generate import Completion
 from stages.hardware import prepare
 from stages.models import load_tokenizer
+from stages.packed import pack
 from stages.rows import Row, read_rows, write_rows
 from stages.samples import answer, write_json_lines
 
@@ -84,7 +85,7 @@ def best_and_worst(row: Row, completions: Sequence[Completion], totals: Sequence
 
 def _sample(rows: Sequence[Row], cfg: PairsConfig, ctx: StageContext) -> list[list[Completion]]:
     return answer(
-        load_folded(ctx.start, ctx.hardware).model,
+        pack(load_folded(ctx.start, ctx.hardware).model),
         load_tokenizer(ctx.start),
         ctx.start,
         rows,

@@ -5,13 +5,12 @@ on. A transformer's state at a token depends on the tokens before it and on noth
 distinct prefix gives every sequence exactly what it would have had alone, gradients included. Nothing is padded.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 

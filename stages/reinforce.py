@@ -82,6 +82,7 @@ def reinforce_trainer(
         order=[pool[place] for place in places],
         resampling=Resampling(attempts=cfg.resample, pool=pool, totals=scores.totals),
         shared_prefix=cfg.shared_prefix,
+        say=ctx.say,
         model=load_folded(ctx.start, ctx.hardware).model,
         args=grpo_arguments(cfg, ctx, steps),
         reward_funcs=total_reward(scores, cfg.group_size),

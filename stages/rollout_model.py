@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from stages.fold import adapter_delta, lora_layers
-from stages.packed import PackedLinear, can_pack
+from stages.packed import PackedLinear, pack
 
 
 class RolloutModel:
@@ -27,8 +27,7 @@ class RolloutModel:
 
     def __init__(self, model: PreTrainedModel) -> None:
         shared = {id(parameter): parameter for parameter in model.parameters()}
-        self.plain: PreTrainedModel = copy.deepcopy(model, memo=shared).eval()
-        pack_linear_layers(self.plain)
+        self.plain: PreTrainedModel = pack(copy.deepcopy(model, memo=shared).eval())
 
     @torch.no_grad()
     def refresh(self, adapted: PeftModel) -> None:
@@ -40,10 +39,3 @@ class RolloutModel:
                 folded.pack(weight)
             else:
                 folded.weight = torch.nn.Parameter(weight, requires_grad=False)
-
-
-def pack_linear_layers(model: torch.nn.Module) -> None:
-    """Replace linear layers by packed ones, where that is of use; the weights of the others are left alone."""
-    for name, layer in list(model.named_modules()):
-        if type(layer) is torch.nn.Linear and can_pack(layer.weight):
-            model.set_submodule(name, PackedLinear(layer.weight, layer.bias))

@@ -14,6 +14,7 @@ from stages.contract import ModelRef, StageContext
 from stages.fold import load_folded
 from stages.generate import Completion
 from stages.models import load_tokenizer
+from stages.packed import pack
 from stages.rows import Row
 from stages.samples import answer
 from stages.success import Success
@@ -146,7 +147,7 @@ def start_sampler(
 ) -> Sampler:
     """A sampler of the folded start model, which it loads."""
     return Sampler(
-        model=load_folded(ctx.start, ctx.hardware).model,
+        model=pack(load_folded(ctx.start, ctx.hardware).model),
         tokenizer=load_tokenizer(ctx.start),
         ref=ctx.start,
         rewards=TimedRewards(ctx.rewards),

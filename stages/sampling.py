@@ -8,16 +8,19 @@ Completions that have ended are not computed any further. What is drawn has exac
 from collections.abc import Sequence
 
 import torch
-from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers import DynamicCache, PretrainedConfig
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from stages.prefix_tree import common_prefix
 
 
 def supports(config: PretrainedConfig) -> bool:
-    """Whether every layer of a model keeps the keys and values of all tokens: no sliding windows, no other states."""
-    layers = DynamicCache(config=config.get_text_config(decoder=True)).layers
-    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+    """Whether every layer of a model keeps keys and values of tokens, all or the latest ones, and nothing else."""
+    return bool(_layers(config)) and set(_layers(config)) <= {DynamicLayer, DynamicSlidingWindowLayer}
+
+
+def _layers(config: PretrainedConfig) -> list[type]:
+    return [type(layer) for layer in DynamicCache(config=config.get_text_config(decoder=True)).layers]
 
 
 @torch.no_grad()
@@ -69,11 +72,16 @@ class Prefixes:
     """
 
     def __init__(self, model: torch.nn.Module, prompts: Sequence[Sequence[int]]) -> None:
-        """Compute the prompts, and what all of them begin with only once."""
+        """Compute the prompts, and what all of them begin with only once.
+
+        That is followed by padding, which a layer that sees the latest tokens would take for tokens.
+        """
         self.model = model
         self.device = next(model.parameters()).device
         self.cache = None
         trunk = min(common_prefix(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
+        if DynamicSlidingWindowLayer in _layers(model.config):
+            trunk = 0
         self.mask = torch.ones(1, 0, dtype=torch.long, device=self.device)
         if trunk:
             self._forward([prompts[0][:trunk]])
@@ -117,9 +125,7 @@ def _draw(logits: torch.Tensor, rows: Sequence[int], temperature: float) -> list
     return tokens
 
 
-def padded(
-    sequences: Sequence[Sequence[int]], pad: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(sequences: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequences padded on the left, and their attention mask: both (sequences, longest)."""
     width = max(map(len, sequences))
     ids = [[pad] * (width - len(sequence)) + list(sequence) for sequence in sequences]

@@ -21,6 +21,7 @@ from conf.sections import LoraConfig, TrainingConfig
 from stages.adapters import save_adapter
 from stages.contract import ModelRef, StageContext, StageResult
 from stages.fold import load_folded
+from stages.packed import pack
 from stages.progress import COMMON
 from stages.rows import read_rows
 from stages.samples import answer, sample, write_json_lines
@@ -167,7 +168,7 @@ def _fold_and_sample(
     (ctx.out_dir / "receipt.json").write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
     rows = read_rows(ctx.data["select"])[: config.n_samples] if "select" in ctx.data else []
     replies = answer(
-        folded.model,
+        pack(folded.model),
         tokenizer,
         model,
         rows,

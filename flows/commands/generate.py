@@ -42,12 +42,13 @@ def _reply(model: ModelRef, arguments: argparse.Namespace) -> str:
     from stages.fold import load_folded
     from stages.hardware import prepare
     from stages.models import load_tokenizer
+    from stages.packed import pack
     from stages.samples import answer
 
     hardware = replace(resolve_hardware(HardwareConfig()), dtype=model.dtype)
     prepare(hardware, arguments.seed)
     replies = answer(
-        load_folded(model, hardware).model,
+        pack(load_folded(model, hardware).model),
         load_tokenizer(model),
         model,
         [Row(prompt=arguments.prompt, system=arguments.system)],

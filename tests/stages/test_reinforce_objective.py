@@ -71,6 +71,11 @@ class Gradients(TrainerCallback):  # type: ignore[misc]
         self.loss = logs.get("loss", getattr(self, "loss", None))
 
 
+def share(trainer: OnPolicyTrainer, shared: bool) -> None:
+    assert trainer.shares_sampling and trainer.shares_log_probs
+    trainer.shares_sampling = trainer.shares_log_probs = shared
+
+
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
@@ -130,14 +135,14 @@ def token_log_probs(model: Any, prompt: list[int], completion: list[int], temper
 
 
 @pytest.mark.parametrize(("batch_size", "grad_accum"), [(4, 1), (2, 2), (1, 4)])
-@pytest.mark.parametrize("shares_prompts", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("mask_truncated", [False, True])
 def test_loss_and_gradients_are_those_of_the_paper(
     make_trainer: MakeTrainer,
     tiny: ModelRef,
     batch_size: int,
     grad_accum: int,
-    shares_prompts: bool,
+    shared: bool,
     mask_truncated: bool,
 ) -> None:
     cfg = ReinforceConfig(
@@ -158,7 +163,7 @@ def test_loss_and_gradients_are_those_of_the_paper(
     ends = set(tokenizer.convert_tokens_to_ids([END, STOP]))
     trainer.__class__ = FixedCompletions
     trainer.given = [[cut(ids, ends) for ids in group] for group in completions]
-    trainer.shares_prompts = shares_prompts
+    share(trainer, shared)
     away_from_the_start(trainer.model)
 
     expected_loss = reference_objective(trainer, completions, ends, cfg)
@@ -187,26 +192,26 @@ def test_the_reference_is_the_start_model_without_a_second_copy(make_trainer: Ma
     assert trainer.ref_model is None and set(trainer.model.peft_config) == {"default"}
 
 
-@pytest.mark.parametrize("shares_prompts", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
 def test_trl_is_given_the_prompts_that_every_stage_sees(
-    make_trainer: MakeTrainer, tiny: ModelRef, shares_prompts: bool
+    make_trainer: MakeTrainer, tiny: ModelRef, shared: bool
 ) -> None:
     trainer = make_trainer(ReinforceConfig(batch_size=4, group_size=2, max_steps=1, max_new_tokens=3))
-    trainer.shares_prompts = shares_prompts
+    share(trainer, shared)
     batch = trainer._generate_and_score_completions([{"prompt": row} for row in (3, 3, 1, 1, 0, 0, 2, 2)])
     fed = [ids[mask.bool()].tolist() for ids, mask in zip(batch["prompt_ids"], batch["prompt_mask"], strict=True)]
     expected = [prompt_ids(trainer.processing_class, tiny.config, ROWS[row]) for row in (3, 1, 0, 2)]
     assert fed[::2] == fed[1::2] == expected
 
 
-@pytest.mark.parametrize("shares_prompts", [True, False])
-def test_samples_follow_the_models_own_distribution(make_trainer: MakeTrainer, shares_prompts: bool) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_samples_follow_the_models_own_distribution(make_trainer: MakeTrainer, shared: bool) -> None:
     samples, temperature = 1500, 0.8
     cfg = ReinforceConfig(batch_size=1, group_size=samples, max_steps=1, max_new_tokens=1, temperature=temperature)
     trainer = make_trainer(cfg)
-    trainer.shares_prompts = shares_prompts
+    share(trainer, shared)
     with torch.no_grad():  # a distribution with peaks, on which cuts and penalties would show
-        trainer.model.get_input_embeddings().weight.mul_(4)
+        trainer.model.get_base_model().base_model.norm.weight.mul_(4)
     prompt = trainer.prompt_ids[1]
     completions, _ = trainer._generate_single_turn([prompt] * samples, None, {}, samples)
     counts = torch.bincount(torch.tensor([ids[0] for ids in completions]), minlength=trainer.model.config.vocab_size)
@@ -218,9 +223,9 @@ def test_samples_follow_the_models_own_distribution(make_trainer: MakeTrainer, s
     assert chisquare(observed, [*expected[~rare].tolist(), samples - expected[~rare].sum().item()]).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("shares_prompts", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
 def test_a_models_generation_config_never_leaks(
-    make_trainer: MakeTrainer, tiny: ModelRef, tmp_path: Path, shares_prompts: bool
+    make_trainer: MakeTrainer, tiny: ModelRef, tmp_path: Path, shared: bool
 ) -> None:
     trap = tmp_path / "trap"
     trap.mkdir()
@@ -233,30 +238,20 @@ def test_a_models_generation_config_never_leaks(
     sampled = []
     for start in (tiny, resolve_model(ModelConfig(id=str(trap)), "float32")):
         trainer = make_trainer(ReinforceConfig(batch_size=1, group_size=8, max_steps=1, max_new_tokens=6), start)
-        trainer.shares_prompts = shares_prompts
+        share(trainer, shared)
         torch.manual_seed(0)
         sampled.append(trainer._generate_single_turn([trainer.prompt_ids[0]] * 8, None, {}, 8)[0])
     assert sampled[0] == sampled[1]
     assert len({tuple(ids) for ids in sampled[0]}) == 8 and math.isclose(max(map(len, sampled[0])), 6)
 
 
-def test_both_ways_to_sample_draw_the_same(make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(ReinforceConfig(batch_size=4, group_size=GROUP, max_steps=1, max_new_tokens=5))
-    prompts = [ids for ids in trainer.prompt_ids for _ in range(GROUP)]
-    sampled = []
-    for trainer.shares_prompts in (True, False):
-        torch.manual_seed(0)
-        sampled.append(trainer._generate_single_turn(prompts, None, {}, GROUP)[0])
-    assert sampled[0] == sampled[1]
-
-
-@pytest.mark.parametrize("shares_prompts", [True, False])
-def test_dropout_does_not_touch_what_is_sampled(make_trainer: MakeTrainer, shares_prompts: bool) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_dropout_does_not_touch_what_is_sampled(make_trainer: MakeTrainer, shared: bool) -> None:
     sampled = []
     for dropout in (0.0, 0.5):
         lora = LoraConfig(dropout=dropout)
         trainer = make_trainer(ReinforceConfig(batch_size=1, group_size=8, max_steps=1, max_new_tokens=5, lora=lora))
-        trainer.shares_prompts = shares_prompts
+        share(trainer, shared)
         torch.manual_seed(0)
         away_from_the_start(trainer.model)
         trainer.model.train()

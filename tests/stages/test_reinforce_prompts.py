@@ -111,10 +111,10 @@ def test_fresh_rows_are_a_function_of_seed_step_and_attempt() -> None:
     assert fresh_rows([3, 9, 27, 1, 8], batch, 5, 2, 0) == [8]
 
 
-@pytest.mark.parametrize("shares_prompts", [True, False])
-def test_groups_without_variance_give_way(new_context: Context, tiny: ModelRef, shares_prompts: bool) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_groups_without_variance_give_way(new_context: Context, tiny: ModelRef, shared: bool) -> None:
     trainer = make_trainer(new_context("way"), tiny)
-    trainer.shares_prompts = shares_prompts
+    trainer.shares_sampling = trainer.shares_log_probs = shared
     lengths: dict[int, int] = {}
 
     def totals(prompts: list[int], completions: list[list[int]]) -> list[float]:
