@@ -72,6 +72,8 @@ class TrainingConfig:
     """Micro-batches per optimiser step."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
+    shared_prefix: bool = True
+    """Compute what sequences begin with in common once. Without it TRL does all: slower, and to the same result."""
     n_samples: int = option(4, ge=0)
     """Held-out prompts the finished stage answers into samples.jsonl."""
     sample_max_new_tokens: int = option(64, ge=1)
@@ -246,8 +248,6 @@ class ReinforceConfig(TrainingConfig):
     """Leave completions cut at `max_new_tokens` out of the loss."""
     batch_size: int = option(8, ge=1)
     """Prompts (whole groups) of a micro-batch."""
-    shared_prefix: bool = True
-    """Compute what prompts and completions have in common once; false is stock TRL, slower and with the same result."""
     difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
     """Keep only prompts whose success rate, measured on the start model, lies in a band."""
     resample: int = option(0, ge=0)

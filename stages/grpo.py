@@ -21,7 +21,7 @@ from datasets import Dataset
 from trl.trainer.utils import split_tensor_dict
 
 from conf.sections import ReinforceConfig
-from stages import log_probs, sampling
+from stages import sampling
 from stages.arguments import trl_arguments
 from stages.contract import StageContext
 from stages.order import fresh_rows
@@ -49,15 +49,11 @@ class Resampling:
 class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     """GRPO whose rows hold nothing but `prompt`: the index of a row, by which prompts and rewards are looked up.
 
-    What prompts and completions have in common is computed once (`stages.sampling`, `stages.prefix_tree`), unless the
-    model cannot do that.
-
     Args:
         prompt_ids: Token ids of every row's prompt.
         order: Indices of the rows to train on, one per group.
         resampling: What happens to groups without variance.
-        shared_prefix: Compute common prefixes once; false leaves everything to TRL.
-        say: Told why a model cannot do that.
+        shared_prefix: Sample with common prefixes computed once (`stages.sampling`), where the model allows it.
         **trainer: What `GRPOTrainer` takes besides the data.
     """
 
@@ -67,26 +63,16 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         order: Sequence[int],
         resampling: Resampling,
         shared_prefix: bool,
-        say: Callable[[str], None] = print,
         **trainer: Any,
     ) -> None:
         self.prompt_ids = prompt_ids
         self.resampling = resampling
         self._sampled: list[list[int]] | None = None  # completions that TRL has yet to ask for
         model = trainer["model"]
+        self.shared_prefix = shared_prefix and sampling.supports(model.config)
         # In smaller types rounding would make the folded model another one; there the adapter stays beside it.
-        folds = shared_prefix and model.dtype == torch.float32 and sampling.supports(model.config)
-        self.rollout = RolloutModel(model) if folds else None
+        self.rollout = RolloutModel(model) if self.shared_prefix and model.dtype == torch.float32 else None
         super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
-        self.shares_sampling = shared_prefix and sampling.supports(model.config)
-        self.shares_log_probs = shared_prefix and self._enable_log_probs(say)
-
-    def _enable_log_probs(self, say: Callable[[str], None]) -> bool:
-        with self._evaluating():
-            reason = log_probs.enable(self.model, self.prompt_ids, self.temperature)
-        if reason is not None:
-            say(f"prompts are computed once per completion, as stock TRL does: {reason}")
-        return reason is None
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -149,7 +135,7 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             sampled, self._sampled = self._sampled, None
             return sampled, None
         with self._evaluating():
-            if self.shares_sampling:
+            if self.shared_prefix:
                 return self._sample(prompt_ids[:: self.num_generations]), None
             return super()._generate_single_turn(prompt_ids, *arguments, **options)
 
@@ -176,31 +162,6 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             inputs = self._buffered_inputs[self._step % len(self._buffered_inputs)]
         return inputs
 
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: torch.nn.Module,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        **options: Any,
-    ) -> Any:
-        """Log-probabilities of the completions, and their entropies, each (completions, tokens)."""
-        if not self.shares_log_probs:
-            return super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **options
-            )
-        size = batch_size or len(input_ids)
-        parts = []
-        for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True):
-            prompts = unpadded(ids[:, :-logits_to_keep], mask[:, :-logits_to_keep])
-            completions = unpadded(ids[:, -logits_to_keep:], mask[:, -logits_to_keep:])
-            with self.accelerator.autocast():
-                parts.append(log_probs.completion_log_probs(model, prompts, completions, logits_to_keep, ids.device))
-        values, entropies = (torch.cat(each) for each in zip(*parts, strict=True))
-        return values, entropies, None
-
 
 def by_group(micro_batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The completions of some micro-batches (dicts of tensors) in as many, sorted by `group`."""
@@ -212,11 +173,6 @@ def by_group(micro_batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         if isinstance(value, torch.Tensor) and value.dim() > 0
     }
     return [{**first, **batch} for batch in split_tensor_dict(joined, len(micro_batches))]
-
-
-def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
-    """Rows of token ids without what is masked."""
-    return [row[kept].tolist() for row, kept in zip(ids, mask.bool(), strict=True)]
 
 
 def _tokens(groups: Sequence[list[list[int]]]) -> int:

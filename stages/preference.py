@@ -26,6 +26,8 @@ from stages.order import wrapped_order
 from stages.orpo import ORPOConfig, Pair, TokenisedORPOTrainer, orpo_row
 from stages.progress import PREFERENCE
 from stages.rows import Row, read_rows
+from stages.shared_prefix import share_prefixes
+from stages.token_head import STATISTICS
 from stages.training import new_adapter, planned_steps, train_and_fold
 
 
@@ -105,7 +107,11 @@ def _own(cfg: PreferenceConfig) -> dict[str, Any]:
 def _dpo_trainer(cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], steps: int, **shared: Any) -> Trainer:
     own = {**_own(cfg), "precompute_ref_log_probs": False, "sync_ref_model": False, "padding_free": False}
     arguments = trl_arguments(trl.DPOConfig, cfg, ctx, section="preference", max_steps=steps, **own)
-    return TokenisedDPOTrainer(args=arguments, train_dataset=Dataset.from_list(pairs), **shared)
+    trainer = TokenisedDPOTrainer(args=arguments, train_dataset=Dataset.from_list(pairs), **shared)
+    if cfg.shared_prefix:
+        statistics = [name for name in STATISTICS if name != "log_sum_sq_probs" or arguments.use_weighting]
+        share_prefixes(trainer.model, [pair["prompt_ids"] for pair in pairs], statistics=statistics, say=ctx.say)
+    return trainer
 
 
 def _orpo_trainer(cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], steps: int, **shared: Any) -> Trainer:

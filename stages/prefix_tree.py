@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 ATTENTION = "prefix_tree"
 """The attention implementation by which a model understands a tree; without one it is `sdpa`."""
 
-BLOCK = 128
+BLOCK, GPU_BLOCK = 128, 1024
 """Nodes that attend together: more mean fewer and larger products, of which more is masked."""
 
 
@@ -49,13 +49,15 @@ class PrefixTree:
         ids: (nodes,).
         positions: Depth of every node: (nodes,).
         paths: Per sequence the nodes of its prefixes, from the shortest to the longest.
-        blocks: All nodes, `BLOCK` by `BLOCK`.
+        blocks: All nodes, `block_size` by `block_size`.
+        block_size: Nodes of a block; the last may have fewer.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     paths: Sequence[Sequence[int]]
     blocks: Sequence[Block]
+    block_size: int
 
 
 def prefix_tree(sequences: Sequence[Sequence[int]], device: torch.device) -> PrefixTree:
@@ -81,8 +83,9 @@ def prefix_tree(sequences: Sequence[Sequence[int]], device: torch.device) -> Pre
     for node in path:
         ends[node] = len(ids)
     depth = torch.tensor(positions, device=device)
-    blocks = list(_blocks(depth, torch.tensor(ends, device=device)))
-    return PrefixTree(torch.tensor(ids, device=device), depth, paths, blocks)
+    size = BLOCK if device.type == "cpu" else GPU_BLOCK
+    blocks = list(_blocks(depth, torch.tensor(ends, device=device), size))
+    return PrefixTree(torch.tensor(ids, device=device), depth, paths, blocks, size)
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
@@ -91,14 +94,14 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
-def _blocks(depth: torch.Tensor, ends: torch.Tensor) -> Iterator[Block]:
+def _blocks(depth: torch.Tensor, ends: torch.Tensor, size: int) -> Iterator[Block]:
     """Depth first, the descendants of a node follow it: those up to its end.
 
     Whoever is an ancestor of some node of a block and stands before it is an ancestor of the block's first node.
     """
     nodes = torch.arange(len(depth), device=depth.device)
-    for start in range(0, len(nodes), BLOCK):
-        own = nodes[start : start + BLOCK]
+    for start in range(0, len(nodes), size):
+        own = nodes[start : start + size]
         keys = torch.cat([nodes[:start][ends[:start] > start], own])
         mask = (keys <= own[:, None]) & (own[:, None] < ends[keys])
         first, last = int(keys[0]), int(keys[-1])
@@ -127,7 +130,7 @@ def tree_attention(
         sdpa_attention_forward(
             module, own, key[:, :, block.keys], value[:, :, block.keys], block.visible(sliding_window), **options
         )[0]
-        for own, block in zip(query.split(BLOCK, 2), tree.blocks, strict=True)
+        for own, block in zip(query.split(tree.block_size, 2), tree.blocks, strict=True)
     ]
     return torch.cat(outputs, 1), None
 

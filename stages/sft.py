@@ -21,6 +21,7 @@ from stages.hardware import prepare
 from stages.models import load_tokenizer
 from stages.order import wrapped_order
 from stages.rows import Row, read_rows
+from stages.shared_prefix import share_prefixes
 from stages.training import new_adapter, planned_steps, train_and_fold
 
 IGNORED = -100
@@ -79,10 +80,14 @@ def sft_trainer(
         "completion_only_loss": None,
         "dataset_kwargs": {"skip_prepare_dataset": True},
     }
-    return trl.SFTTrainer(
+    trainer = trl.SFTTrainer(
         model=load_folded(ctx.start, ctx.hardware).model,
         args=trl_arguments(trl.SFTConfig, cfg, ctx, section="sft", max_steps=steps, **own),
         train_dataset=Dataset.from_list(rows).select(order),
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),
     )
+    if cfg.shared_prefix:
+        examples = [row["input_ids"] for row in rows]
+        share_prefixes(trainer.model, examples, statistics=["entropy", "largest"], say=ctx.say)
+    return trainer

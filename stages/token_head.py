@@ -5,6 +5,7 @@ of z' W under p. The mean is needed once per hidden state, however many tokens f
 comes back. So it is computed on the way forward, while p is there, and nothing is kept or computed again.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,17 @@ class LogitScale:
         return slope if self.cap is None else slope * (1 - (logits * (self.temperature / self.cap)) ** 2)
 
 
+STATISTICS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "entropy": lambda _, log_probs: -torch.linalg.vecdot(log_probs.exp(), log_probs),
+    "mean_logits": lambda logits, _: logits.mean(-1),
+    "log_sum_sq_probs": lambda _, log_probs: (2 * log_probs).logsumexp(-1),
+    "largest": lambda _, log_probs: log_probs.amax(-1),
+}
+"""Of a distribution, from its logits and log-probabilities, each (states, vocabulary); the first in nats."""
+
+
 class TokenLogProbs(torch.autograd.Function):
-    """Log-probabilities of tokens, and the entropies of their distributions, the latter without a gradient."""
+    """Log-probabilities of tokens; statistics of their distributions are for watching, and have no gradient."""
 
     @staticmethod
     def forward(
@@ -63,7 +73,8 @@ class TokenLogProbs(torch.autograd.Function):
         rows: torch.Tensor,
         tokens: torch.Tensor,
         scale: LogitScale,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        statistics: Sequence[str],
+    ) -> tuple[torch.Tensor, ...]:
         """Go through the hidden states a few at a time.
 
         Args:
@@ -73,36 +84,37 @@ class TokenLogProbs(torch.autograd.Function):
             rows: From which hidden state a token is predicted: (tokens,).
             tokens: (tokens,).
             scale: From the head's outputs to logits.
+            statistics: Names of those to return.
 
         Returns:
-            Both (tokens,), in float32.
+            Log-probabilities, then every statistic, all (tokens,), in float32.
         """
-        log_probs = hidden.new_empty(len(rows), dtype=torch.float32)
-        entropies, slopes = torch.empty_like(log_probs), torch.empty_like(log_probs)
+        found = [hidden.new_empty(len(rows), dtype=torch.float32) for _ in ("log_probs", *statistics)]
+        slopes = torch.empty_like(found[0])
         means = []
         size = max(1, ELEMENTS // len(weight))
         for start in range(0, len(hidden), size):
             here = (rows >= start) & (rows < start + size)
             row, token = rows[here] - start, tokens[here]
             logits = scale(torch.nn.functional.linear(hidden[start : start + size], weight))
+            log_probs = logits.log_softmax(-1)
+            found[0][here] = log_probs[row, token]
+            for values, name in zip(found[1:], statistics, strict=True):
+                values[here] = STATISTICS[name](logits, log_probs)[row]
             slope = scale.slope(logits)
             slopes[here] = slope[row, token] if isinstance(slope, torch.Tensor) else slope
-            logits -= logits.logsumexp(-1, keepdim=True)
-            log_probs[here] = logits[row, token]
-            probabilities = logits.exp()
-            entropies[here] = -torch.linalg.vecdot(probabilities, logits)[row]
             if ctx.needs_input_grad[0]:
-                means.append(probabilities.mul_(slope).to(weight.dtype) @ weight)
+                means.append(log_probs.exp_().mul_(slope).to(weight.dtype) @ weight)
         ctx.save_for_backward(weight, rows, tokens, slopes, *means)
-        ctx.mark_non_differentiable(entropies)
-        return log_probs, entropies
+        ctx.mark_non_differentiable(*found[1:])
+        return tuple(found)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Token minus mean, weighted by what comes back and added up for every hidden state."""
         weight, rows, tokens, slopes, *means = ctx.saved_tensors
         mean = torch.cat(means)
         back = gradient.new_zeros(len(mean)).index_add_(0, rows, gradient)
         result = mean * -back[:, None].to(mean.dtype)
         result.index_add_(0, rows, weight[tokens] * (gradient * slopes)[:, None].to(mean.dtype))
-        return result, None, None, None, None
+        return result, None, None, None, None, None

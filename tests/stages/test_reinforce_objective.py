@@ -71,11 +71,6 @@ class Gradients(TrainerCallback):  # type: ignore[misc]
         self.loss = logs.get("loss", getattr(self, "loss", None))
 
 
-def share(trainer: OnPolicyTrainer, shared: bool) -> None:
-    assert trainer.shares_sampling and trainer.shares_log_probs
-    trainer.shares_sampling = trainer.shares_log_probs = shared
-
-
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
@@ -146,6 +141,7 @@ def test_loss_and_gradients_are_those_of_the_paper(
     mask_truncated: bool,
 ) -> None:
     cfg = ReinforceConfig(
+        shared_prefix=shared,
         batch_size=batch_size,
         grad_accum=grad_accum,
         group_size=GROUP,
@@ -158,12 +154,12 @@ def test_loss_and_gradients_are_those_of_the_paper(
     )
     start = ModelRef(config=ModelConfig(id="tiny:random", stop_tokens=[STOP]), sha256=tiny.sha256)
     trainer = make_trainer(cfg, start)
+    assert (trainer.model.config._attn_implementation == "prefix_tree") is trainer.shared_prefix is shared
     tokenizer = trainer.processing_class
     completions = [[tokenizer(text)["input_ids"] for text in group] for group in COMPLETIONS]
     ends = set(tokenizer.convert_tokens_to_ids([END, STOP]))
     trainer.__class__ = FixedCompletions
     trainer.given = [[cut(ids, ends) for ids in group] for group in completions]
-    share(trainer, shared)
     away_from_the_start(trainer.model)
 
     expected_loss = reference_objective(trainer, completions, ends, cfg)
@@ -196,8 +192,9 @@ def test_the_reference_is_the_start_model_without_a_second_copy(make_trainer: Ma
 def test_trl_is_given_the_prompts_that_every_stage_sees(
     make_trainer: MakeTrainer, tiny: ModelRef, shared: bool
 ) -> None:
-    trainer = make_trainer(ReinforceConfig(batch_size=4, group_size=2, max_steps=1, max_new_tokens=3))
-    share(trainer, shared)
+    trainer = make_trainer(
+        ReinforceConfig(shared_prefix=shared, batch_size=4, group_size=2, max_steps=1, max_new_tokens=3)
+    )
     batch = trainer._generate_and_score_completions([{"prompt": row} for row in (3, 3, 1, 1, 0, 0, 2, 2)])
     fed = [ids[mask.bool()].tolist() for ids, mask in zip(batch["prompt_ids"], batch["prompt_mask"], strict=True)]
     expected = [prompt_ids(trainer.processing_class, tiny.config, ROWS[row]) for row in (3, 1, 0, 2)]
@@ -207,9 +204,10 @@ def test_trl_is_given_the_prompts_that_every_stage_sees(
 @pytest.mark.parametrize("shared", [True, False])
 def test_samples_follow_the_models_own_distribution(make_trainer: MakeTrainer, shared: bool) -> None:
     samples, temperature = 1500, 0.8
-    cfg = ReinforceConfig(batch_size=1, group_size=samples, max_steps=1, max_new_tokens=1, temperature=temperature)
+    cfg = ReinforceConfig(
+        shared_prefix=shared, batch_size=1, group_size=samples, max_steps=1, max_new_tokens=1, temperature=temperature
+    )
     trainer = make_trainer(cfg)
-    share(trainer, shared)
     with torch.no_grad():  # a distribution with peaks, on which cuts and penalties would show
         trainer.model.get_base_model().base_model.norm.weight.mul_(4)
     prompt = trainer.prompt_ids[1]
@@ -237,8 +235,9 @@ def test_a_models_generation_config_never_leaks(
     GenerationConfig(**leaks, **penalties, eos_token_id=eos).save_pretrained(trap)
     sampled = []
     for start in (tiny, resolve_model(ModelConfig(id=str(trap)), "float32")):
-        trainer = make_trainer(ReinforceConfig(batch_size=1, group_size=8, max_steps=1, max_new_tokens=6), start)
-        share(trainer, shared)
+        trainer = make_trainer(
+            ReinforceConfig(shared_prefix=shared, batch_size=1, group_size=8, max_steps=1, max_new_tokens=6), start
+        )
         torch.manual_seed(0)
         sampled.append(trainer._generate_single_turn([trainer.prompt_ids[0]] * 8, None, {}, 8)[0])
     assert sampled[0] == sampled[1]
@@ -250,8 +249,9 @@ def test_dropout_does_not_touch_what_is_sampled(make_trainer: MakeTrainer, share
     sampled = []
     for dropout in (0.0, 0.5):
         lora = LoraConfig(dropout=dropout)
-        trainer = make_trainer(ReinforceConfig(batch_size=1, group_size=8, max_steps=1, max_new_tokens=5, lora=lora))
-        share(trainer, shared)
+        trainer = make_trainer(
+            ReinforceConfig(shared_prefix=shared, batch_size=1, group_size=8, max_steps=1, max_new_tokens=5, lora=lora)
+        )
         torch.manual_seed(0)
         away_from_the_start(trainer.model)
         trainer.model.train()

@@ -47,9 +47,9 @@ def new_context(tmp_path: Path, tiny: ModelRef, hardware: Hardware) -> Context:
     return make
 
 
-def make_trainer(ctx: StageContext, start: ModelRef, pool: list[int] | None = None) -> OnPolicyTrainer:
+def make_trainer(ctx: StageContext, start: ModelRef, pool: list[int] | None = None, **changes: Any) -> OnPolicyTrainer:
     with RewardSet(ctx.rewards) as rewards:
-        return reinforce_trainer(ReinforceConfig(**FAST), ctx, load_tokenizer(start), ROWS, rewards, pool)
+        return reinforce_trainer(ReinforceConfig(**FAST, **changes), ctx, load_tokenizer(start), ROWS, rewards, pool)
 
 
 def measured(ctx: StageContext) -> list[dict[str, Any]]:
@@ -113,8 +113,7 @@ def test_fresh_rows_are_a_function_of_seed_step_and_attempt() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_groups_without_variance_give_way(new_context: Context, tiny: ModelRef, shared: bool) -> None:
-    trainer = make_trainer(new_context("way"), tiny)
-    trainer.shares_sampling = trainer.shares_log_probs = shared
+    trainer = make_trainer(new_context("way"), tiny, shared_prefix=shared)
     lengths: dict[int, int] = {}
 
     def totals(prompts: list[int], completions: list[list[int]]) -> list[float]:
