@@ -90,7 +90,8 @@ def _forward(plain: PreTrainedModel, scale: LogitScale, statistics: Sequence[str
     def forward(*args: Any, fused_lm_head: bool = False, **inputs: Any) -> Any:
         if not fused_lm_head:
             return own(*args, **inputs)
-        found = None if args or inputs.keys() - {"use_cache"} != QUESTION else Question.of(**inputs)
+        given = {name: value for name, value in inputs.items() if value is not None and name != "use_cache"}
+        found = Question.of(**given) if given.keys() == QUESTION and not args else None
         if found is None:
             return own(*args, fused_lm_head=True, **inputs)
         tree = found.tree
@@ -109,6 +110,7 @@ def _forward(plain: PreTrainedModel, scale: LogitScale, statistics: Sequence[str
 
 
 QUESTION = {"input_ids", "attention_mask", "labels"}
+"""Inputs that are understood; with any other, such as router logits, the model answers on its own."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,7 @@ class Question:
     places: torch.Tensor
 
     @classmethod
-    def of(
-        cls, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor, use_cache: bool = False
-    ) -> "Question | None":
+    def of(cls, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> "Question | None":
         """From a batch as TRL makes it, padded on either side; None if there is nothing to gain from a tree."""
         batch = zip(input_ids.tolist(), attention_mask.tolist(), labels.tolist(), strict=True)
         asked = [(place, *_asked(*row)) for place, row in enumerate(batch)]

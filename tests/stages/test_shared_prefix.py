@@ -48,7 +48,9 @@ def model(config: PretrainedConfig, attention: str = "sdpa") -> Any:
     torch.manual_seed(0)
     plain = AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation=attention)
     add_fused_lm_head(plain, temperature=TEMPERATURE, outputs=OUTPUTS)
-    adapted = get_peft_model(plain, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    adapted = get_peft_model(
+        plain, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False)
+    )
     return adapted.eval()
 
 
