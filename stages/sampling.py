@@ -6,12 +6,16 @@ Completions that have ended are not computed any further. What is drawn has exac
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from transformers import DynamicCache, PretrainedConfig
+from transformers import Cache, DynamicCache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from stages.prefix_tree import common_prefix
+
+ROOM = 64
+"""Tokens for which a cache makes room at a time."""
 
 
 def supports(config: PretrainedConfig) -> bool:
@@ -64,6 +68,30 @@ def sample(
         growing, prefix_of = [index for index, _ in grown], [places[prefix] for _, prefix in grown]
 
 
+class GrowingLayer(DynamicLayer):
+    """Keys and values with room for more, so that the next token is written without copying all before it."""
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+        """Append keys and values, and return all: (prefixes, heads, tokens, size)."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        self.keys, self.values = _appended(self.keys, key_states), _appended(self.values, value_states)
+        return self.keys, self.values
+
+
+def _appended(kept: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Both, one after the other: in place where `kept` is the beginning of a buffer with room."""
+    before, after = kept.shape[2], kept.shape[2] + new.shape[2]
+    if kept.stride(1) >= after * kept.stride(2):
+        whole = kept.as_strided((*kept.shape[:2], after, kept.shape[3]), kept.stride())
+    else:
+        whole = new.new_empty(*new.shape[:2], after + ROOM, new.shape[3])[:, :, :after]
+        whole[:, :, :before] = kept
+    whole[:, :, before:] = new
+    return whole
+
+
 class Prefixes:
     """Distinct prefixes, what later tokens attend to in them, and their next-token distributions.
 
@@ -78,9 +106,11 @@ class Prefixes:
         """
         self.model = model
         self.device = next(model.parameters()).device
-        self.cache = None
+        layers = _layers(model.config)
+        plain = DynamicSlidingWindowLayer not in layers
+        self.cache = Cache(layers=[GrowingLayer() for _ in layers]) if plain else DynamicCache(config=model.config)
         trunk = min(common_prefix(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
-        if DynamicSlidingWindowLayer in _layers(model.config):
+        if not plain:
             trunk = 0
         self.mask = torch.ones(1, 0, dtype=torch.long, device=self.device)
         if trunk:
@@ -92,7 +122,9 @@ class Prefixes:
     def grow(self, children: Sequence[tuple[int, int]]) -> None:
         """Replace the prefixes by longer ones, each given by the one that it continues and its next token."""
         parents = torch.tensor([parent for parent, _ in children], device=self.device)
-        if len(children) != len(self.mask) or not torch.equal(parents, torch.arange(len(self.mask))):
+        if len(children) != len(self.mask) or not torch.equal(
+            parents, torch.arange(len(self.mask), device=self.device)
+        ):
             self.cache.batch_select_indices(parents)
             self.mask = self.mask[parents]
         self._forward([[token] for _, token in children])
@@ -109,7 +141,7 @@ class Prefixes:
             use_cache=True,
             logits_to_keep=1,
         )
-        self.cache, self.logits = output.cache, output.logits[:, -1]
+        self.logits = output.logits[:, -1]
 
 
 def _draw(logits: torch.Tensor, rows: Sequence[int], temperature: float) -> list[int]:
