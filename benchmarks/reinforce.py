@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-STEPS, ROUNDS = 6, 2
+STEPS = 4
 PARTS = ("sampling", "reference", "forward-backward", "step")
 
 
@@ -77,9 +77,6 @@ def digits(completions: list[Any], **_: Any) -> list[float]:
 
 def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
     """Stock TRL's trainer, or Ratchet's, with the same arguments."""
-    import trl
-    from datasets import Dataset
-
     from conf.schema import ModelConfig
     from conf.sections import LoraConfig, ReinforceConfig
     from stages.chat import prompt_ids
@@ -91,6 +88,10 @@ def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
     from stages.models import load_tokenizer
     from stages.shared_prefix import share_prefixes
     from stages.training import new_adapter
+
+    # Last, because `stages` says how torch's threads wait, for both variants alike.
+    import trl  # isort: skip
+    from datasets import Dataset  # isort: skip
 
     hardware = Hardware(threads=os.cpu_count() or 1)
     prepare(hardware, 0)
@@ -129,13 +130,13 @@ def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
 
 @contextlib.contextmanager
 def timed(owner: Any, method: str, times: dict[str, float], part: str) -> Iterator[None]:
-    """Add up what the calls of a method take."""
+    """Add up what the calls of a method take; log-probabilities without gradients are those of the reference."""
+    import torch
+
     original = getattr(owner, method)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        import torch
-
-        name = part if part != "reference" or not torch.is_grad_enabled() else "forward"
+        name = "forward" if part == "reference" and torch.is_grad_enabled() else part
         began = time.perf_counter()
         try:
             return original(*args, **kwargs)
@@ -144,14 +145,18 @@ def timed(owner: Any, method: str, times: dict[str, float], part: str) -> Iterat
 
     setattr(owner, method, wrapper)
     yield
+    setattr(owner, method, original)
 
 
 def measure(variant: str, configuration: Configuration) -> dict[str, Any]:
-    """Seconds of every step by part, and the most memory that was used, in MiB."""
+    """Seconds of every step by part, the most memory that was used (MiB), and the floor for what was computed."""
     from transformers import TrainerCallback
+
+    from stages import shared_prefix
 
     steps: list[dict[str, float]] = []
     times: dict[str, float] = defaultdict(float)
+    questions: list[Any] = []
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -163,18 +168,58 @@ def measure(variant: str, configuration: Configuration) -> dict[str, Any]:
             step["forward-backward"] = step["training"] - step["sampling"] - step["reference"]
             steps.append(step)
 
+    own = shared_prefix.Question.of
+    shared_prefix.Question.of = lambda **inputs: questions.append(own(**inputs)) or questions[-1]  # type: ignore
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         made = trainer(variant, configuration, Path(folder))
         sampling = "_generate_single_turn" if variant == "stock" else "_sample"
-        for method, part in (
-            (sampling, "sampling"),
-            ("_get_per_token_logps_and_entropies", "reference"),
-            ("training_step", "training"),
-        ):
+        for method, part in {
+            sampling: "sampling",
+            "_get_per_token_logps_and_entropies": "reference",
+            "training_step": "training",
+        }.items():
             stack.enter_context(timed(made, method, times, part))
         made.add_callback(Clock())
         made.train()
-    return {"steps": steps[1:], "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    shared_prefix.Question.of = own  # type: ignore[method-assign]
+    return {
+        "steps": steps[1:],
+        "memory": memory,
+        "floor": floor(made, configuration, questions[3:]) if questions else None,
+    }
+
+
+def floor(made: Any, configuration: Configuration, questions: Sequence[Any]) -> dict[str, float]:
+    """Seconds for the distinct prefixes alone, at the speed of one large product and of one pass over the weights.
+
+    Multiplications and additions: two per weight and token. Adapters, attention and everything elementwise are free.
+    """
+    import torch
+
+    model = made.model.get_base_model()
+    head = model.get_output_embeddings().weight.numel()
+    body = sum(weight.numel() for weight in model.base_model.layers.parameters())
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 4096)
+    weights = torch.randn(2**26)
+    operations = 2 * 1024 * 1024 * 4096 / seconds(lambda: left @ right)
+    bandwidth = 4 * len(weights) / seconds(lambda: torch.sum(weights))
+    tokens = statistics.median(len(question.tree.ids) for question in questions)
+    predicting = statistics.median(len(question.nodes) for question in questions)
+    once = 2 * (tokens * body + predicting * head) / operations
+    decoding = configuration.tokens * 4 * (body + head) / bandwidth
+    parts = {"sampling": max(once, decoding), "reference": once, "forward-backward": 2 * once}
+    return {**parts, "step": sum(parts.values()), "gflops": operations / 1e9, "gbytes": bandwidth / 1e9}
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """The shortest of several times."""
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def run(variant: str, name: str) -> dict[str, Any]:
@@ -185,34 +230,33 @@ def run(variant: str, name: str) -> dict[str, Any]:
     return result
 
 
-def compare(name: str) -> None:
+def compare(name: str, rounds: int) -> None:
     """Print a configuration's rows."""
     found: dict[str, list[dict[str, Any]]] = {"stock": [], "ratchet": []}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for variant, results in found.items():
             results.append(run(variant, name))
-    median = {
-        variant: {
-            part: statistics.median(step[part] for result in results for step in result["steps"]) for part in PARTS
-        }
-        | {"memory": statistics.median(result["memory"] for result in results)}
-        for variant, results in found.items()
-    }
-    for variant, values in median.items():
-        print(
-            f"{name:11} {variant:8}" + "".join(f"{values[part]:18.2f}" for part in PARTS) + f"{values['memory']:13.0f}"
-        )
+    median = {variant: medians(results) for variant, results in found.items()}
+    least = found["ratchet"][-1]["floor"]
     ratios = {part: median["stock"][part] / median["ratchet"][part] for part in (*PARTS, "memory")}
-    print(
-        f"{name:11} ratio   " + "".join(f"{ratios[part]:18.2f}" for part in PARTS) + f"{ratios['memory']:13.2f}",
-        flush=True,
-    )
+    for variant, values in {**median, "floor": least, "ratio": ratios}.items():
+        memory = f"{values['memory']:{13}.{2 if variant == 'ratio' else 0}f}" if "memory" in values else ""
+        print(f"{name:11} {variant:8}" + "".join(f"{values[part]:18.2f}" for part in PARTS) + memory)
+    print(f"{'':20}floor: at {least['gflops']:.0f} GFLOP/s and {least['gbytes']:.0f} GB/s", flush=True)
+
+
+def medians(results: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of every part over all steps, and of the memory over all processes."""
+    steps = [step for result in results for step in result["steps"]]
+    parts = {part: statistics.median(step[part] for step in steps) for part in PARTS}
+    return {**parts, "memory": statistics.median(result["memory"] for result in results)}
 
 
 def main() -> None:
     """Compare the configurations asked for, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("configurations", nargs="*", metavar="CONFIGURATION", help="of " + ", ".join(CONFIGURATIONS))
+    parser.add_argument("--rounds", type=int, default=2, help="processes per variant (2)")
     parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "CONFIGURATION"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -221,7 +265,7 @@ def main() -> None:
         return
     print(f"{'':20}" + "".join(f"{part:>16} s" for part in PARTS) + f"{'memory MiB':>13}")
     for name in arguments.configurations or CONFIGURATIONS:
-        compare(name)
+        compare(name, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         **trainer: What `GRPOTrainer` takes besides the data.
     """
 
+    _buffered_inputs: Any  # TRL's: the micro-batches of an optimiser step
+
     def __init__(
         self,
         prompt_ids: Sequence[list[int]],

@@ -24,7 +24,7 @@ def pack(model: Model) -> Model:
 
 def can_pack(weight: torch.Tensor) -> bool:
     """Whether products with this weight profit: float32 on a CPU for which torch has oneDNN."""
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch._C._has_mkldnn
 
 
 class PackedLinear(torch.nn.Module):

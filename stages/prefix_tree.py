@@ -69,7 +69,7 @@ def prefix_tree(sequences: Sequence[Sequence[int]], device: torch.device) -> Pre
     previous: Sequence[int] = ()
     path: list[int] = []
     # Sorted, a sequence shares with its predecessor all that it shares with any before it.
-    for index in sorted(range(len(sequences)), key=sequences.__getitem__):
+    for index in sorted(range(len(sequences)), key=lambda index: list(sequences[index])):
         sequence = sequences[index]
         shared = common_prefix(previous, sequence)
         for node in path[shared:]:
@@ -125,12 +125,13 @@ def tree_attention(
     Queries, keys and values are (1, heads, nodes, size); the result is (1, nodes, heads, size).
     """
     if tree is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        whole: torch.Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, **options)[0]
+        return whole, None
     outputs = [
         sdpa_attention_forward(
             module, own, key[:, :, block.keys], value[:, :, block.keys], block.visible(sliding_window), **options
         )[0]
-        for own, block in zip(query.split(tree.block_size, 2), tree.blocks, strict=True)
+        for own, block in zip(torch.split(query, tree.block_size, 2), tree.blocks, strict=True)
     ]
     return torch.cat(outputs, 1), None
 

@@ -68,7 +68,7 @@ def sample(
         growing, prefix_of = [index for index, _ in grown], [places[prefix] for _, prefix in grown]
 
 
-class GrowingLayer(DynamicLayer):
+class GrowingLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values with room for more, so that the next token is written without copying all before it."""
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
@@ -99,7 +99,7 @@ class Prefixes:
         logits: (prefixes, vocabulary).
     """
 
-    def __init__(self, model: torch.nn.Module, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: torch.nn.Module, prompts: Sequence[tuple[int, ...]]) -> None:
         """Compute the prompts, and what all of them begin with only once.
 
         That is followed by padding, which a layer that sees the latest tokens would take for tokens.

@@ -63,10 +63,10 @@ def share_prefixes(
 
 
 def _obstacle(plain: PreTrainedModel) -> str | None:
-    head = plain.get_output_embeddings()
+    head: Any = plain.get_output_embeddings()
     if plain.config._attn_implementation != "sdpa":
         return f"the model's attention is {plain.config._attn_implementation}, not sdpa"
-    if type(head) is not torch.nn.Linear or head.bias is not None or head.weight.requires_grad:
+    if not isinstance(head, torch.nn.Linear) or head.bias is not None or head.weight.requires_grad:
         return "the model's head is not a frozen linear layer without a bias"
     return None
 
@@ -103,7 +103,9 @@ def _forward(plain: PreTrainedModel, scale: LogitScale, statistics: Sequence[str
             use_cache=False,
         )
         hidden, weight = output.last_hidden_state[0, found.nodes], plain.get_output_embeddings().weight
-        values = TokenLogProbs.apply(hidden, weight, found.rows, found.tokens, scale, statistics)
+        values: Any = TokenLogProbs.apply(  # type: ignore[no-untyped-call]
+            hidden, weight, found.rows, found.tokens, scale, statistics
+        )
         return found.answer(dict(zip(("log_probs", *statistics), values, strict=True)))
 
     return forward
@@ -149,8 +151,8 @@ class Question:
                 places[row, column - 1] = steps.setdefault((path[position - 1], token), len(steps))
         nodes = {node: row for row, node in enumerate(dict.fromkeys(node for node, _ in steps))}
         rows, tokens = [nodes[node] for node, _ in steps], [token for _, token in steps]
-        tensors = (torch.tensor(each, device=input_ids.device) for each in (list(nodes), rows, tokens))
-        return cls(tree, *tensors, places.to(input_ids.device))
+        tensor = functools.partial(torch.tensor, device=input_ids.device)
+        return cls(tree, tensor(list(nodes)), tensor(rows), tensor(tokens), places.to(input_ids.device))
 
     def answer(self, values: dict[str, torch.Tensor]) -> FusedCausalLMOutput:
         """Values of the steps as TRL wants them: (sequences, tokens - 1), and 0 where nothing is asked."""

@@ -1,5 +1,6 @@
 """The objective of `reinforce` against a short independent implementation, and what is sampled against the model."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from conf.sections import LoraConfig, ReinforceConfig
 from rewards.scoring import RewardSet
 from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef, StageContext
-from stages.grpo import OnPolicyTrainer
+from stages.grpo import OnPolicyTrainer, by_group
 from stages.hardware import prepare
 from stages.identity import model_directory, resolve_model
 from stages.models import load_tokenizer
@@ -174,6 +175,42 @@ def test_loss_and_gradients_are_those_of_the_paper(
     assert expected and max(gradient.abs().max() for gradient in expected.values()) > 1e-2
     for name, gradient in expected.items():
         torch.testing.assert_close(seen.gradients[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(("batch_size", "grad_accum"), [(4, 1), (1, 4)])
+def test_ten_steps_on_the_same_completions_leave_the_same_adapter(
+    make_trainer: MakeTrainer, batch_size: int, grad_accum: int
+) -> None:
+    cfg = ReinforceConfig(
+        batch_size=batch_size, grad_accum=grad_accum, group_size=GROUP, max_steps=10, max_new_tokens=5, beta=0.1
+    )
+    left: list[dict[str, torch.Tensor]] = []
+    for shared in (True, False):
+        trainer = make_trainer(dataclasses.replace(cfg, shared_prefix=shared))
+        tokenizer = trainer.processing_class
+        end = tokenizer.convert_tokens_to_ids(END)
+        trainer.__class__ = FixedCompletions
+        trainer.given = [[cut(tokenizer(text)["input_ids"], {end}) for text in group] for group in COMPLETIONS]
+        start = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+        trainer.train()
+        left.append({name: w.detach() - start[name] for name, w in trainer.model.named_parameters() if "lora_" in name})
+    ours, stock = (torch.cat([change.flatten() for change in changes.values()]) for changes in left)
+    assert stock.norm() > 0.01
+    assert (ours - stock).norm() < 1e-3 * stock.norm()
+
+
+def test_groups_stay_together_over_micro_batches() -> None:
+    """Two micro-batches as TRL deals them, at random; what belongs to no completion is left as it is."""
+    order = torch.tensor([5, 0, 3, 1, 4, 2, 7, 6])
+    rows = {"ids": torch.arange(8)[:, None].expand(8, 2), "group": torch.arange(4).repeat_interleave(2)}
+    dealt = [
+        {name: values[part] for name, values in rows.items()} | {"count": torch.tensor(8), "nothing": None}
+        for part in order.split(4)
+    ]
+    first, second = by_group(dealt)
+    assert first["group"].tolist() == [0, 0, 1, 1] and second["group"].tolist() == [2, 2, 3, 3]
+    assert sorted(first["ids"][:, 0].tolist()) == [0, 1, 2, 3] and sorted(second["ids"][:, 1].tolist()) == [4, 5, 6, 7]
+    assert first["count"] == second["count"] == 8 and first["nothing"] is None
 
 
 def away_from_the_start(model: torch.nn.Module) -> None:
