@@ -61,7 +61,7 @@ def generate(
     Returns:
         For every prompt its `samples` completions.
     """
-    draw = sampling.sample if sampling.supports(model.config) else _draw
+    draw = sampling.sample if sampling.supports(model) else _draw
     completions: list[list[Completion]] = [[] for _ in prompts]
     was_training = model.training
     model.eval()

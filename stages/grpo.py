@@ -71,9 +71,10 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         self.resampling = resampling
         self._sampled: list[list[int]] | None = None  # completions that TRL has yet to ask for
         model = trainer["model"]
-        self.shared_prefix = shared_prefix and sampling.supports(model.config)
+        self.shared_prefix = shared_prefix and sampling.supports(model)
         # In smaller types rounding would make the folded model another one; there the adapter stays beside it.
         self.rollout = RolloutModel(model) if self.shared_prefix and model.dtype == torch.float32 else None
+        self._folded_at: int | None = None  # optimiser steps done then
         super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
 
     @contextlib.contextmanager
@@ -143,8 +144,9 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
     def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
         """A group of completions per prompt, each up to and with its end token."""
-        if self.rollout is not None:
+        if self.rollout is not None and self._folded_at != self.state.global_step:
             self.rollout.refresh(self.model)
+            self._folded_at = self.state.global_step
         with self.accelerator.autocast():
             return sampling.sample(
                 self.model if self.rollout is None else self.rollout.plain,

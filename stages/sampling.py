@@ -5,11 +5,12 @@ step runs over the distinct prefixes that are still growing, and each completion
 Completions that have ended are not computed any further. What is drawn has exactly the model's own distribution.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import Cache, DynamicCache, PretrainedConfig
+from transformers import Cache, DynamicCache, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from stages.prefix_tree import common_prefix
@@ -18,9 +19,11 @@ ROOM = 64
 """Tokens for which a cache makes room at a time."""
 
 
-def supports(config: PretrainedConfig) -> bool:
+def supports(model: PreTrainedModel) -> bool:
     """Whether every layer of a model keeps keys and values of tokens, all or the latest ones, and nothing else."""
-    return bool(_layers(config)) and set(_layers(config)) <= {DynamicLayer, DynamicSlidingWindowLayer}
+    layers = set(_layers(model.config))
+    takes_a_cache = "cache" in inspect.signature(type(model).forward).parameters  # a model with code of its own may not
+    return takes_a_cache and bool(layers) and layers <= {DynamicLayer, DynamicSlidingWindowLayer}
 
 
 def _layers(config: PretrainedConfig) -> list[type]:

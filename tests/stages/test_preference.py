@@ -11,6 +11,7 @@ from conf.sections import PreferenceConfig, PreferenceMethod, SFTConfig
 from stages.contract import ModelRef
 from stages.fold import load_folded
 from stages.preference import preference_trainer, run_preference, tokenise
+from stages.prefix_tree import ATTENTION
 from stages.rows import Row, write_rows
 from stages.sft import run_sft
 
@@ -75,6 +76,7 @@ def test_dpo_sees_our_ids_and_its_loss_is_the_papers(context: Any, tokenizer: An
     """-log sigmoid(beta ((log pi(c) - log ref(c)) - (log pi(r) - log ref(r)))), reference = the folded start."""
     start = run_sft(SFTConfig(batch_size=8, max_steps=2, learning_rate=1e-2, n_samples=0), context("sft")).model
     trainer, pairs, batch = trainer_for(context, start, tokenizer, PreferenceMethod.dpo, "dpo")
+    assert trainer.model.config._attn_implementation == ATTENTION, "prefixes are shared"
     seen = sequences(batch["input_ids"], batch["attention_mask"])
     order = [seen.index(pair["prompt_ids"] + pair["chosen_ids"]) for pair in pairs]
     assert sorted(order) == [0, 1, 2, 3]

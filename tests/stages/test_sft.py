@@ -60,13 +60,15 @@ def mean_loss(tiny: ModelRef, hardware: Any, tokens: list[dict[str, list[int]]])
     return total / count
 
 
-@pytest.mark.parametrize(("batch_size", "grad_accum"), [(8, 1), (4, 2), (1, 8)])
+@pytest.mark.parametrize(
+    ("batch_size", "grad_accum", "shared"), [(8, 1, True), (4, 2, True), (1, 8, True), (4, 2, False)]
+)
 def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_step(
-    context: Any, tiny: ModelRef, tokenizer: Any, hardware: Any, batch_size: int, grad_accum: int
+    context: Any, tiny: ModelRef, tokenizer: Any, hardware: Any, batch_size: int, grad_accum: int, shared: bool
 ) -> None:
     rows = [Row(prompt="a" * index, response="b" * (index * index)) for index in range(1, 10)]
     ctx = context("sft", data={"train": write_rows(context.folder / "train.jsonl", rows)})
-    run_sft(SFTConfig(batch_size=batch_size, grad_accum=grad_accum, max_steps=1), ctx)
+    run_sft(SFTConfig(batch_size=batch_size, grad_accum=grad_accum, max_steps=1, shared_prefix=shared), ctx)
     tokens, _ = tokenise(rows, tokenizer, tiny, 1024)
     expected = mean_loss(tiny, hardware, [tokens[index] for index in wrapped_order(9, 8, seed=0)])
     assert context.logged[0]["loss"] == pytest.approx(expected, rel=1e-5)
