@@ -6,7 +6,7 @@ short one. Every fold proves itself against the unmerged adapter; the proof is i
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from transformers import PreTrainedModel
 
+from stages import recent
 from stages.adapters import WEIGHTS_FILE, FoldError, check_foldable, check_lineage
 from stages.contract import Adapter, Hardware, ModelRef
 from stages.models import load_base, load_tokenizer
@@ -34,7 +35,7 @@ class Folded:
 def load_folded(ref: ModelRef, hardware: Hardware) -> Folded:
     """Load a model, fold its adapters, and check the result.
 
-    At most one copy of the model is held at a time: the weights before the last adapter are not kept but loaded twice.
+    What a process folded last is remembered (see `stages.recent`): the steps of a pipeline start where others ended.
 
     Raises:
         FoldError: An adapter is missing, has changed, belongs on other weights or cannot be folded; the last adapter
@@ -42,26 +43,46 @@ def load_folded(ref: ModelRef, hardware: Hardware) -> Folded:
         UserError: The base model cannot be found, reached or used.
     """
     check_chain(ref)
-    model = load_base(ref, hardware)
-    if not ref.adapters:
-        return Folded(model, None)
-    ids = load_tokenizer(ref)(PROBE)["input_ids"]
+    known = recent.recall(ref, hardware)
+    if known is not None:
+        return Folded(*known)
+    folded = _fold_last(ref, hardware) if ref.adapters else Folded(load_base(ref, hardware), None)
+    recent.remember(ref, hardware, folded.model, folded.receipt)
+    return folded
+
+
+def _fold_last(ref: ModelRef, hardware: Hardware) -> Folded:
+    """Fold the last adapter on the fold of those before it, and compare with the model that has it beside it.
+
+    In float32, where sums are rounded to what they are anyway, that is the fold of all. In smaller types all have to be
+    added up before anything is rounded, so the base is loaded again; at most one copy is held at a time.
+    """
     *before, last = ref.adapters
-    if before:
-        adapted = attach(model, before)
-        fold_adapters(adapted, ref)
-        model = detach(adapted)
-    adapted = attach(model, [last])
+    ids = load_tokenizer(ref)(PROBE)["input_ids"]
+    adapted = attach(_start(replace(ref, adapters=tuple(before)), hardware), [last])
     with adapted.disable_adapter():
         base_logits = probe_logits(adapted, ids)
     adapter_logits = probe_logits(adapted, ids)
-    if before:
-        del model, adapted
+    if before and ref.dtype != "float32":
+        del adapted
         adapted = attach(load_base(ref, hardware), ref.adapters)
     changes = fold_adapters(adapted, ref)
     folded = detach(adapted)
     probe = Probe(base=base_logits, adapter=adapter_logits, folded=probe_logits(folded, ids))
     return Folded(folded, make_receipt(ref, changes, probe))
+
+
+def _start(ref: ModelRef, hardware: Hardware) -> PreTrainedModel:
+    """Base and adapters, folded, without a receipt: every adapter had its own when it was the last."""
+    known = recent.recall(ref, hardware)
+    if known is not None:
+        return known[0]
+    model = load_base(ref, hardware)
+    if not ref.adapters:
+        return model
+    adapted = attach(model, ref.adapters)
+    fold_adapters(adapted, ref)
+    return detach(adapted)
 
 
 def check_chain(ref: ModelRef) -> None:

@@ -66,7 +66,7 @@ def _obstacle(plain: PreTrainedModel) -> str | None:
     head: Any = plain.get_output_embeddings()
     if plain.config._attn_implementation != "sdpa":
         return f"the model's attention is {plain.config._attn_implementation}, not sdpa"
-    if not isinstance(head, torch.nn.Linear) or head.bias is not None or head.weight.requires_grad:
+    if not isinstance(head, torch.nn.Linear) or head.weight.requires_grad or getattr(head, "bias", None) is not None:
         return "the model's head is not a frozen linear layer without a bias"
     return None
 

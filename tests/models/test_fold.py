@@ -11,10 +11,17 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
+from stages import recent
 from stages.adapters import WEIGHTS_FILE, FoldError, read_adapter
 from stages.contract import Adapter, Hardware, ModelRef
 from stages.fold import adapter_delta, load_folded
 from stages.models import load_base
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    """Every test folds for itself."""
+    recent.forget()
 
 
 def merged_by_peft(ref: ModelRef, hardware: Hardware) -> dict[str, torch.Tensor]:
@@ -90,7 +97,9 @@ def test_16_bits_round_the_exact_sum_once(tiny: ModelRef, hardware: Hardware, ma
             if "lora_A" in name:
                 module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
                 exact[f"{module}.weight"] += 8 / 4 * weights[name.replace("lora_A", "lora_B")] @ weights[name]
-    folded, again = (load_folded(ref, hardware).model.state_dict() for _ in range(2))
+    folded = load_folded(ref, hardware).model.state_dict()
+    recent.forget()
+    again = load_folded(ref, hardware).model.state_dict()
     step = torch.finfo(getattr(torch, dtype)).eps
     for name, weight in folded.items():
         assert torch.equal(weight, again[name])
@@ -193,6 +202,7 @@ def test_a_wrong_fold_is_caught(
     start = replace(tiny, dtype=dtype)
     ref = start.with_adapter(make_adapter(start))
     assert load_folded(ref, hardware).receipt is not None
+    recent.forget()
     monkeypatch.setattr("stages.fold.adapter_delta", lambda layer, name: adapter_delta(layer, name) * factor)
     with pytest.raises(FoldError, match=r"changes nothing|does not answer like the adapter|infinite or not a number"):
         load_folded(ref, hardware)
@@ -209,6 +219,7 @@ def test_an_update_lost_in_rounding_is_caught(
     assert receipt is not None
     assert receipt["tensors"]["update_kept"] == pytest.approx(1, abs=0.05)
     assert receipt["logits"]["adapter_vs_base"] < receipt["logits"]["allowed"]
+    recent.forget()
     monkeypatch.setattr("stages.fold.stochastic_round", lambda values, dtype, noise: values.to(dtype))
     with pytest.raises(FoldError, match="lost its update"):
         load_folded(ref, hardware)
