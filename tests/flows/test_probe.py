@@ -68,6 +68,7 @@ def test_too_little_success_takes_the_step_that_otherwise_names(run, tmp_path, c
         "probe.otherwise=warm",
         "sft.max_steps=1",
         "probe.success_at=2",
+        "reward.arithmetic.digits.pattern='[a-m]'",  # seldom the same for a whole group
     ]
     code, record = run(*detour)
     assert (code, record["verdict"]) == (0, None)

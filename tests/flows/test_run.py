@@ -120,7 +120,7 @@ def test_a_changed_setting_reruns_only_what_depends_on_it(smoke, tmp_path, capsy
     assert plan == {**dict.fromkeys(STEPS, "cached"), "reinforce": "run", "evaluate": "run, after reinforce"}
 
 
-@pytest.mark.parametrize("override", ["name=other", "tracking.experiment=x", "seed=0", "evaluate.batch_size=32"])
+@pytest.mark.parametrize("override", ["name=other", "tracking.experiment=x", "seed=0", "evaluate.batch_size=100"])
 def test_what_changes_nothing_keeps_everything_cached(smoke, override, capsys):
     capsys.readouterr()
     assert main(["plan", "experiment=smoke", override, f"runs_dir={smoke}", "--json"]) == 0
