@@ -129,8 +129,8 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         size = self.num_generations
         repeated = [prompt for prompt in prompts for _ in range(size)]
         totals = self.resampling.totals(repeated, [completion for group in groups for completion in group])
-        by_group = [totals[start : start + size] for start in range(0, len(totals), size)]
-        return [place for place, values in enumerate(by_group) if min(values) == max(values)]
+        parted = [totals[start : start + size] for start in range(0, len(totals), size)]
+        return [place for place, values in enumerate(parted) if min(values) == max(values)]
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *arguments: Any, **options: Any) -> Any:
         """Sample one completion per prompt, without the adapter's dropout, which is for training only."""
