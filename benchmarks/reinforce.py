@@ -44,9 +44,9 @@ class Configuration:
 
 CONFIGURATIONS = {
     "short": Configuration(4, 4, 16, "sums", 47),
-    "arithmetic": Configuration(8, 8, 6, "demo", 31),
+    "arithmetic": Configuration(8, 8, 6, "demo", 35),
     "tool_calls": Configuration(4, 8, 48, "calls", 135),
-    "long": Configuration(2, 8, 32, "numbers", 512),
+    "long": Configuration(2, 8, 32, "numbers", 500),
 }
 
 
