@@ -19,16 +19,8 @@ from transformers import (
 
 from stages import sampling
 from stages.sampling import sample, supports
+from tests.stages.families import FAMILIES, SMALL
 
-SMALL = {
-    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
-FAMILIES: dict[str, PretrainedConfig] = {
-    "llama": LlamaConfig(**SMALL),
-    "gemma3": Gemma3TextConfig(**SMALL, head_dim=8, sliding_window=4),
-    "mistral": MistralConfig(**SMALL, sliding_window=5),
-}
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [5, 6, 7, 20], [5, 6, 7], [5, 6, 7, 20]]
 
 
