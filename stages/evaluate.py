@@ -134,7 +134,7 @@ def _replies(
         replies[name] = [completions[0] for completions in answers]
     receipt = folded.receipt
     del folded, model
-    gc.collect()  # one model in memory at a time
+    gc.collect()  # one model in memory at a time, but for the one that is kept aside
     return replies, receipt
 
 

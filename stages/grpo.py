@@ -186,9 +186,9 @@ def _tokens(groups: Sequence[list[list[int]]]) -> int:
 def grpo_arguments(cfg: ReinforceConfig, ctx: StageContext, steps: int) -> trl.GRPOConfig:
     """TRL's arguments for plain on-policy GRPO.
 
-    A micro-batch is `batch_size` whole groups. TRL samples all completions of an optimiser step at once and deals them
-    out to the micro-batches at random. Every micro-batch gets equally many and the loss is a mean over completions, so
-    the deal does not change the step's gradient.
+    A micro-batch is `batch_size` whole groups. TRL samples all completions of an optimiser step at once; the trainer
+    deals them out to the micro-batches by group. Every micro-batch gets equally many and the loss is a mean over
+    completions, so the deal does not change the step's gradient.
 
     Raises:
         ConfigError: `trainer` names a field that Ratchet owns, or one that `GRPOConfig` does not have.

@@ -7,7 +7,7 @@ from typing import Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # we know; the version of TRL is pinned
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-from stages.sft import IGNORED
+from stages.shared_prefix import IGNORED
 
 __all__ = ["ORPOConfig", "Pair", "TokenisedORPOTrainer", "orpo_row"]
 

@@ -21,11 +21,8 @@ from stages.hardware import prepare
 from stages.models import load_tokenizer
 from stages.order import wrapped_order
 from stages.rows import Row, read_rows
-from stages.shared_prefix import share_prefixes
+from stages.shared_prefix import IGNORED, share_prefixes
 from stages.training import new_adapter, planned_steps, train_and_fold
-
-IGNORED = -100
-"""Label of a token that the loss leaves out."""
 
 
 def run_sft(cfg: SFTConfig, ctx: StageContext) -> StageResult:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from trl.trainer.utils import FusedCausalLMOutput
+from trl.trainer.utils import FusedCausalLMOutput, pad
 
 from stages.prefix_tree import ATTENTION, PrefixTree, prefix_tree
 from stages.token_head import LogitScale, TokenLogProbs
@@ -124,7 +124,7 @@ class Question:
         nodes: From where steps lead, each once.
         rows: Per step, the place of its node among them.
         tokens: Per step, its token.
-        places: Per label, the place of its step: (sequences, tokens - 1); that of none is the number of steps.
+        places: Per label, the place of its step: (sequences, tokens - 1); -1 where there is none.
     """
 
     tree: PrefixTree
@@ -186,9 +186,8 @@ def _difference(
     """Mean difference between log-probabilities over a tree and plain ones; not a number is infinitely far."""
     halves = [prompt[: len(prompt) // 2 + 1] for prompt in prompts]
     sequences = [[*prompt, *half, *tail] for prompt in prompts for half in halves for tail in ([], prompt[:2])]
-    width = max(map(len, sequences))
-    ids = torch.tensor([[*sequence, *[0] * (width - len(sequence))] for sequence in sequences], device=device)
-    mask = torch.tensor([[1] * len(sequence) + [0] * (width - len(sequence)) for sequence in sequences], device=device)
+    unpadded = [torch.tensor(sequence, device=device) for sequence in sequences]
+    ids, mask = pad(unpadded), pad([torch.ones_like(sequence) for sequence in unpadded])
     question = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, IGNORED)}
     one, other = (forward(**question, fused_lm_head=True).log_probs for forward in (ours, own))
     return float(((one - other).abs().sum() / mask[:, 1:].sum()).nan_to_num(torch.inf))
