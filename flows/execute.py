@@ -22,7 +22,7 @@ from conf.run import RunConfig
 from flows.console import Console, clock
 from flows.outcome import EXIT_CODES
 from flows.record import Record
-from flows.store import Entry
+from flows.store import Entry, write_json
 from flows.tracking import Tracker
 from flows.workspace import StepInputs, Workspace
 from rewards.sources import reward_sources
@@ -66,6 +66,9 @@ def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
         if result is not None:
             _reuse(run, inputs, entry, result)
             return result, True
+        if entry.is_finished:  # and yet without a result
+            run.console.say(f"{inputs.name}: {entry.damage()}; it is made again ({entry.id})")
+            entry.clear()
         return _make(run, inputs, entry), False
 
 
@@ -177,6 +180,7 @@ def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
         "model": dump(run.config.sections.model),
     }
     OmegaConf.save(OmegaConf.create(values), entry.path / "config.yaml")
+    write_json(entry.path / "inputs.json", inputs.parts)
     sources = reward_sources(inputs.rewards, run.workspace.base_dir)
     common = os.path.commonpath([source.parent for source in sources]) if sources else ""
     for source in sources:

@@ -22,17 +22,18 @@ from stages.contract import StageResult
 
 
 @flow(name="posttrain", validate_parameters=False, persist_result=False)
-def posttrain(config: dict[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
+def posttrain(config: dict[str, Any], overrides: Sequence[str] = (), rewards_tried: bool = False) -> dict[str, Any]:
     """Run a pipeline.
 
     Args:
         config: The composed configuration as plain values.
         overrides: What was asked for on the command line; recorded, not interpreted.
+        rewards_tried: Whether the caller has just found that all rewards can be made.
 
     Returns:
         The run's record, as written to `pipeline.json`.
     """
-    run = open_run(config, overrides)
+    run = open_run(config, overrides, rewards_tried)
     try:
         stopped = run_steps(run)
     except BaseException as error:
@@ -55,11 +56,11 @@ def run_steps(run: PipelineRun) -> bool:
     return False
 
 
-def open_run(config: dict[str, Any], overrides: Sequence[str]) -> PipelineRun:
+def open_run(config: dict[str, Any], overrides: Sequence[str], rewards_tried: bool = False) -> PipelineRun:
     """Resolve everything that needs no model, and open the run's record and its tracking run."""
     parsed = load_run(config)
     workspace = Workspace(parsed)
-    workspace.check()
+    workspace.check(rewards=not rewards_tried)
     record = Record(parsed, workspace.runs_dir, overrides)
     tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
     parent = tracker.start(record.id, tags={"ratchet.pipeline": record.id})

@@ -17,8 +17,12 @@ from filelock import FileLock, Timeout
 from conf.errors import UserError
 from conf.loader import dump, load
 from conf.schema import ModelConfig
+from flows.fingerprint import digest
 from stages.cache import file_sha256, write_atomically
 from stages.contract import Adapter, ModelRef, StageResult
+
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, UserError)
+"""Whatever reading a damaged `result.json` leads to."""
 
 FORMAT = 1
 """Version of the store's layout; a store of another version is refused."""
@@ -39,13 +43,13 @@ class Entry:
         """The finished result, or None when there is none or when a file it vouches for is missing or changed."""
         try:
             return self._read_result()
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, UserError):  # whatever damage leads to
+        except _DAMAGE:
             return None
 
     def _read_result(self) -> StageResult | None:
-        saved = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+        saved = self._vouched()
         root = self.path.parent
-        if any(not _unchanged(self.path / name, sha256) for name, sha256 in saved["files"].items()):
+        if self._changed(saved):
             return None
         return StageResult(
             model=_read_model(saved["model"], root),
@@ -56,24 +60,52 @@ class Entry:
             report=saved["report"],
         )
 
+    def damage(self) -> str | None:
+        """What is wrong with a finished entry, e.g. `samples.jsonl is missing`; None for a whole or unfinished one."""
+        if not self.is_finished:
+            return None
+        try:
+            saved = self._vouched()
+            _read_model(saved["model"], self.path.parent)
+            bad = self._changed(saved)
+        except _DAMAGE:
+            return "result.json is damaged"
+        return bad and f"{bad} is {'damaged' if (self.path / bad).exists() else 'missing'}"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the stage was done, however its files may be now."""
+        return (self.path / "result.json").exists()
+
+    def _vouched(self) -> dict[str, Any]:
+        """What `result.json` says; it vouches for itself, too."""
+        saved: dict[str, Any] = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+        if saved.pop("digest") != digest(saved):
+            raise ValueError("result.json has changed")
+        return saved
+
+    def _changed(self, saved: Mapping[str, Any]) -> str | None:
+        """The first file that is not as the result says."""
+        files: Mapping[str, str] = saved["files"]
+        return next((name for name, sha256 in files.items() if not _unchanged(self.path / name, sha256)), None)
+
     def write_result(self, result: StageResult, seconds: float) -> None:
         """Vouch for the entry's files and mark it as done."""
         root = self.path.parent
         own = [adapter.path for adapter in result.model.adapters if adapter.path.parent == self.path]
-        files = [*result.artifacts.values(), *(file for path in own for file in sorted(path.iterdir()))]
-        write_json(
-            self.path / "result.json",
-            {
-                "model": _write_model(result.model, root),
-                "metrics": dict(result.metrics),
-                "artifacts": {name: str(path.relative_to(self.path)) for name, path in result.artifacts.items()},
-                "receipt": result.receipt,
-                "verdict": result.verdict,
-                "report": result.report,
-                "seconds": round(seconds, 3),
-                "files": {str(path.relative_to(self.path)): file_sha256(path) for path in files},
-            },
-        )
+        beside = [self.path / name for name in _VOUCHED_FOR]
+        files = [file for path in [*result.artifacts.values(), *own, *beside] for file in _files(path)]
+        values = {
+            "model": _write_model(result.model, root),
+            "metrics": dict(result.metrics),
+            "artifacts": {name: str(path.relative_to(self.path)) for name, path in result.artifacts.items()},
+            "receipt": result.receipt,
+            "verdict": result.verdict,
+            "report": result.report,
+            "seconds": round(seconds, 3),
+            "files": {str(path.relative_to(self.path)): file_sha256(path) for path in files},
+        }
+        write_json(self.path / "result.json", {**values, "digest": digest(values)})
 
     def saved(self, name: str) -> Any:
         """The mapping in one of the entry's JSON files, or None when it is not there or damaged."""
@@ -84,10 +116,14 @@ class Entry:
         return value if isinstance(value, dict) else None
 
     def progress(self) -> list[dict[str, float]]:
-        """The rows logged so far, one per optimiser step; without a last one that is still being written."""
+        """The rows logged so far, one per optimiser step; without a last one that is still being written.
+
+        Raises:
+            UserError: A row is damaged; names its line.
+        """
         path = self.path / "progress.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        return [_row(path, number, line) for number, line in enumerate(lines, 1) if line.endswith(b"\n")]
 
     def clear(self) -> None:
         """Remove what an interrupted attempt left, but keep the run it was tracked under."""
@@ -148,8 +184,25 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+_VOUCHED_FOR = ("config.yaml", "inputs.json", "progress.jsonl", "receipt.json", "rewards")
+"""What an entry has beside its adapter and artifacts that must stay as the stage left it."""
+
+
+def _files(path: Path) -> list[Path]:
+    """A file, or the files of a folder; none when there is nothing."""
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
 def _unchanged(path: Path, sha256: str) -> bool:
     return path.is_file() and file_sha256(path) == sha256
+
+
+def _row(path: Path, number: int, line: bytes) -> dict[str, float]:
+    try:
+        row: dict[str, float] = json.loads(line)
+    except ValueError:
+        raise UserError(f"{path}, line {number}: is damaged; run its pipeline again") from None
+    return row
 
 
 def _write_model(model: ModelRef, root: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 
 from conf.errors import UserError
-from stages.cache import cached_sha256, make_once
+from stages.cache import cache_dir, cached_sha256, make_once
 
 ID = "embedded:smollm2-135m"
 CONVERTER_VERSION = 1
@@ -50,7 +50,7 @@ def directory() -> Path:
     Raises:
         UserError: The package, or `gguf` which reads its file, is not installed.
     """
-    return make_once(f"smollm2-135m-{identity()[:16]}", _convert)
+    return make_once(cache_dir() / f"smollm2-135m-{identity()[:16]}", _convert)
 
 
 def _convert(target: Path) -> None:

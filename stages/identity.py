@@ -57,6 +57,20 @@ def model_directory(ref: ModelRef) -> Path:
     return hub.directory(config, ref.revision or "main")
 
 
+def read_template(template: str) -> str:
+    """A chat template is text when it has a Jinja brace, else the path of a file.
+
+    Raises:
+        UserError: There is no such file.
+    """
+    if "{" in template:
+        return template
+    path = Path(template).expanduser()
+    if not path.is_file():
+        raise UserError(f"model.chat_template: {template!r} is neither a Jinja template nor a file")
+    return path.read_text(encoding="utf-8")
+
+
 def is_local(model_id: str) -> bool:
     """Whether a model id means a directory: it is one, or it is written like one."""
     return model_id.startswith(("/", "./", "../", "~")) or Path(model_id).is_dir()

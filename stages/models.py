@@ -3,7 +3,6 @@
 The model's own sampling defaults never leak into ours, and the tokenizer's end token is the one that ends a turn.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from transformers import (
 from conf.errors import UserError
 from stages.chat import render
 from stages.contract import Hardware, ModelRef
-from stages.identity import model_directory
+from stages.identity import model_directory, read_template
 from stages.quiet import quiet
 
 
@@ -45,7 +44,7 @@ def original_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     """The tokenizer as it came with the model, with the configured chat template."""
     tokenizer = AutoTokenizer.from_pretrained(model_directory(ref), trust_remote_code=ref.config.trust_remote_code)
     if ref.config.chat_template is not None:
-        tokenizer.chat_template = _read_template(ref.config.chat_template)
+        tokenizer.chat_template = read_template(ref.config.chat_template)
     return tokenizer
 
 
@@ -111,13 +110,3 @@ def _end_of_turn(ref: ModelRef, tokenizer: PreTrainedTokenizerBase) -> int:
     except UserError:  # Reported by whoever needs a prompt; folding and exporting do not.
         return stops[0]
     return next((token_id for token_id in reversed(ids) if token_id in stops), stops[0])
-
-
-def _read_template(template: str) -> str:
-    """A chat template is text when it has a Jinja brace, else the path of a file."""
-    if "{" in template:
-        return template
-    path = Path(template).expanduser()
-    if not path.is_file():
-        raise UserError(f"model.chat_template: {template!r} is neither a Jinja template nor a file")
-    return path.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from stages.cache import make_once
+from stages.cache import cache_dir, make_once
 
 ID = "tiny:random"
 VERSION = 1
@@ -27,7 +27,7 @@ def identity() -> str:
 
 def directory() -> Path:
     """The model as a directory that transformers loads, made on first use (a second)."""
-    return make_once(f"tiny-{identity()[:16]}", _make)
+    return make_once(cache_dir() / f"tiny-{identity()[:16]}", _make)
 
 
 def _make(target: Path) -> None:
