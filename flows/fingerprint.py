@@ -132,16 +132,18 @@ def _source(module: str) -> Path | None:
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
-def _our_modules(source: bytes) -> list[str]:
+@cache
+def _our_modules(source: bytes) -> tuple[str, ...]:
     """Modules of ours that a source imports, or names in a text: `python -m` and `python -c` start some."""
     names: list[str] = []
-    tree = ast.parse(source)
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+    docstrings: set[ast.AST] = set()  # met before what is in them
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr):
+            docstrings.add(node.value)
+        elif isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
             names += _OUR_MODULE.findall(node.value)
-    return [name for name in names if name.split(".")[0] in _OUR_PACKAGES]
+    return tuple(name for name in names if name.split(".")[0] in _OUR_PACKAGES)
