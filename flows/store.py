@@ -17,11 +17,16 @@ from filelock import FileLock, Timeout
 from conf.errors import UserError
 from conf.loader import dump, load
 from conf.schema import ModelConfig
+from flows.progress_log import read_progress
 from stages.cache import file_sha256, write_atomically
 from stages.contract import Adapter, ModelRef, StageResult
 
 FORMAT = 1
 """Version of the store's layout; a store of another version is refused."""
+
+
+_CONTINUED = ("checkpoints", "progress.jsonl", "log.txt", "tracking.json")
+"""What the next attempt at a stage goes on with: where training stood, and what was told of it."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +89,13 @@ class Entry:
         return value if isinstance(value, dict) else None
 
     def progress(self) -> list[dict[str, float]]:
-        """The rows logged so far, one per optimiser step; without a last one that is still being written."""
-        path = self.path / "progress.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        """The rows logged so far, one per optimiser step."""
+        return read_progress(self.path / "progress.jsonl")
 
     def clear(self) -> None:
-        """Remove what an interrupted attempt left, but keep the run it was tracked under."""
+        """Remove what an earlier attempt left, but for what the next one goes on with."""
         for path in self.path.iterdir():
-            if path.name != "tracking.json":
+            if path.name not in _CONTINUED:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
