@@ -21,12 +21,14 @@ from conf.loader import dump
 from conf.run import RunConfig
 from flows.console import Console, clock
 from flows.outcome import EXIT_CODES
+from flows.progress_log import ProgressLog
 from flows.record import Record
+from flows.stop import StopRequest
 from flows.store import Entry, write_json
 from flows.tracking import Tracker
 from flows.workspace import StepInputs, Workspace
 from rewards.sources import reward_sources
-from stages.contract import StageContext, StageResult
+from stages.contract import Interrupted, StageContext, StageResult
 
 
 @dataclass(kw_only=True, eq=False)
@@ -38,6 +40,7 @@ class PipelineRun:
     record: Record
     tracker: Tracker
     console: Console
+    stop: StopRequest
     results: dict[str, StageResult] = field(default_factory=dict)
 
     def close(self, state: str, error: BaseException | None = None) -> None:
@@ -66,9 +69,9 @@ def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
         if result is not None:
             _reuse(run, inputs, entry, result)
             return result, True
-        if entry.is_finished:  # and yet without a result
-            run.console.say(f"{inputs.name}: {entry.damage()}; it is made again ({entry.id})")
-            entry.clear()
+        if damage := entry.damage():
+            run.console.say(f"{inputs.name}: {damage}; it is made again ({entry.id})")
+            entry.discard()
         return _make(run, inputs, entry), False
 
 
@@ -104,8 +107,9 @@ def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
         with _logging_to(entry.path / "log.txt"):
             result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, child))
     except BaseException as error:
-        run.record.update_step(inputs.name, state="failed", error=f"{type(error).__name__}: {error}")
-        run.tracker.finish(child, "FAILED")
+        state = "interrupted" if run.stop.requested() else "failed"
+        run.record.update_step(inputs.name, state=state, error=f"{type(error).__name__}: {error}")
+        run.tracker.finish(child, "KILLED" if run.stop.requested() else "FAILED")
         raise
     seconds = time.monotonic() - started
     entry.write_result(result, seconds)
@@ -132,14 +136,17 @@ def _stage(name: str) -> Callable[[Any, StageContext], StageResult]:
 
 
 def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, child: str) -> StageContext:
+    log = ProgressLog(entry.path / "progress.jsonl")
+
     def log_metrics(row: Mapping[str, float]) -> None:
-        with (entry.path / "progress.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(row)) + "\n")
-        run.tracker.metrics(child, row, round(row["step"]))
+        if log.add(row):
+            run.tracker.metrics(child, log.rows[-1], round(row["step"]))
         run.console.row(inputs.name, row)
 
     def progress(what: str, done: int, total: int) -> None:
         run.console.progress(inputs.name, what, done, total)
+        if run.stop.requested() and what != "train":  # training is asked by `stopping`, and saves first
+            raise Interrupted(f"{inputs.name}: interrupted")
 
     return StageContext(
         models=inputs.models,
@@ -152,6 +159,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, child: str) -> 
         log_metrics=log_metrics,
         progress=progress,
         say=lambda text: run.console.say(f"  {inputs.name}  {text}"),
+        stopping=run.stop.requested,
     )
 
 

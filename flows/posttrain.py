@@ -15,6 +15,7 @@ from conf.run import load_run
 from flows.console import Console
 from flows.execute import PipelineRun
 from flows.record import Record
+from flows.stop import StopRequest
 from flows.tasks import run_step
 from flows.tracking import Tracker
 from flows.workspace import Workspace
@@ -35,9 +36,10 @@ def posttrain(config: dict[str, Any], overrides: Sequence[str] = (), rewards_tri
     """
     run = open_run(config, overrides, rewards_tried)
     try:
-        stopped = run_steps(run)
+        with run.stop.signals():
+            stopped = run_steps(run)
     except BaseException as error:
-        run.close("failed", error)
+        run.close("interrupted" if run.stop.requested() else "failed", error)
         raise
     run.close("stopped" if stopped else "completed")
     return run.record.values
@@ -68,4 +70,5 @@ def open_run(config: dict[str, Any], overrides: Sequence[str], rewards_tried: bo
     console = Console()
     for line in workspace.notices():
         console.say(line)
-    return PipelineRun(config=parsed, workspace=workspace, record=record, tracker=tracker, console=console)
+    stop = StopRequest(console.say)
+    return PipelineRun(config=parsed, workspace=workspace, record=record, tracker=tracker, console=console, stop=stop)

@@ -18,14 +18,19 @@ from conf.errors import UserError
 from conf.loader import dump, load
 from conf.schema import ModelConfig
 from flows.fingerprint import digest
+from flows.progress_log import read_progress
 from stages.cache import file_sha256, write_atomically
 from stages.contract import Adapter, ModelRef, StageResult
 
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, UserError)
-"""Whatever reading a damaged `result.json` leads to."""
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, UserError)
+"""Whatever the content of a damaged file leads to."""
 
 FORMAT = 1
 """Version of the store's layout; a store of another version is refused."""
+
+
+_CONTINUED = ("checkpoints", "progress.jsonl", "log.txt", "tracking.json")
+"""What the next attempt at a stage goes on with: where training stood, and what was told of it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Entry:
         """The finished result, or None when there is none or when a file it vouches for is missing or changed."""
         try:
             return self._read_result()
-        except _DAMAGE:
+        except (OSError, *_DAMAGE):
             return None
 
     def _read_result(self) -> StageResult | None:
@@ -61,21 +66,22 @@ class Entry:
         )
 
     def damage(self) -> str | None:
-        """What is wrong with a finished entry, e.g. `samples.jsonl is missing`; None for a whole or unfinished one."""
-        if not self.is_finished:
-            return None
+        """Why an entry is of no use, finished or not, e.g. `samples.jsonl is missing`; None for a good one.
+
+        Raises:
+            OSError: A file cannot be read, which does not mean that it is damaged.
+        """
+        finished = (self.path / "result.json").exists()
         try:
+            if not finished:
+                self.progress()  # what the next attempt goes on with
+                return None
             saved = self._vouched()
             _read_model(saved["model"], self.path.parent)
             bad = self._changed(saved)
         except _DAMAGE:
-            return "result.json is damaged"
+            return f"{'result.json' if finished else 'progress.jsonl'} is damaged"
         return bad and f"{bad} is {'damaged' if (self.path / bad).exists() else 'missing'}"
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the stage was done, however its files may be now."""
-        return (self.path / "result.json").exists()
 
     def _vouched(self) -> dict[str, Any]:
         """What `result.json` says; it vouches for itself, too."""
@@ -116,20 +122,22 @@ class Entry:
         return value if isinstance(value, dict) else None
 
     def progress(self) -> list[dict[str, float]]:
-        """The rows logged so far, one per optimiser step; without a last one that is still being written.
+        """The rows logged so far, one per optimiser step.
 
         Raises:
             UserError: A row is damaged; names its line.
         """
-        path = self.path / "progress.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-        return [_row(path, number, line) for number, line in enumerate(lines, 1) if line.endswith(b"\n")]
+        return read_progress(self.path / "progress.jsonl")
 
     def clear(self) -> None:
-        """Remove what an interrupted attempt left, but keep the run it was tracked under."""
+        """Remove what an earlier attempt left, but for what the next one goes on with."""
         for path in self.path.iterdir():
-            if path.name != "tracking.json":
+            if path.name not in _CONTINUED:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def discard(self) -> None:
+        """Remove everything, as if the stage had never been begun."""
+        shutil.rmtree(self.path)
 
 
 class Store:
@@ -195,14 +203,6 @@ def _files(path: Path) -> list[Path]:
 
 def _unchanged(path: Path, sha256: str) -> bool:
     return path.is_file() and file_sha256(path) == sha256
-
-
-def _row(path: Path, number: int, line: bytes) -> dict[str, float]:
-    try:
-        row: dict[str, float] = json.loads(line)
-    except ValueError:
-        raise UserError(f"{path}, line {number}: is damaged; run its pipeline again") from None
-    return row
 
 
 def _write_model(model: ModelRef, root: Path) -> dict[str, Any]:

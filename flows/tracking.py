@@ -71,9 +71,10 @@ class Tracker:
             self.client.log_batch(run_id, params=flat[begin : begin + _BATCH])
 
     def metrics(self, run_id: str, values: Mapping[str, float], step: int = 0) -> None:
-        """Log numbers that belong to one step."""
-        now = int(time.time() * 1000)
-        metrics = [Metric(name, float(value), now, step) for name, value in values.items() if name != "step"]
+        """Log numbers that belong to one step. With a `timestamp` of their own, logging them again adds nothing."""
+        when = round(values.get("timestamp", time.time() * 1000))
+        named = {name: value for name, value in values.items() if name not in ("step", "timestamp")}
+        metrics = [Metric(name, float(value), when, step) for name, value in named.items()]
         for begin in range(0, len(metrics), _BATCH):
             self.client.log_batch(run_id, metrics=metrics[begin : begin + _BATCH])
 

@@ -80,6 +80,7 @@ def fingerprint(values, project, tiny, monkeypatch):
 CHANGES = [
     ("sft", "sft.learning_rate", 1e-3),
     ("sft", "sft.lora.r", 4),
+    ("sft", "sft.eval_steps", 1),
     ("sft", "sft.trainer", {"adam_beta2": 0.9}),
     ("sft", "seed", 1),
     ("sft", "held_out", 0.3),
@@ -106,6 +107,8 @@ CHANGES = [
 KEEPS = [
     ("sft", "name", "other"),
     ("sft", "runs_dir", "elsewhere"),
+    ("sft", "sft.save_steps", 3),
+    ("sft", "sft.keep_checkpoints", 1),
     ("sft", "tracking", {"experiment": "other", "uri": "http://elsewhere"}),
     ("sft", "data.arithmetic.source", "./rows.csv"),
     ("sft", "reinforce.beta", 0.3),

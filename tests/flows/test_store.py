@@ -130,6 +130,20 @@ def test_a_damaged_row_is_named(store, line):
     (entry.path / "progress.jsonl").write_bytes(b'{"step": 1}\n' + line)
     with pytest.raises(UserError, match=r"progress.jsonl, line 2: is damaged"):
         entry.progress()
+    (entry.path / "result.json").unlink()
+    assert entry.damage() == "progress.jsonl is damaged", "an unfinished stage cannot go on from there"
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_damaged(store, monkeypatch):
+    entry = finished(store)
+
+    def fail(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("flows.store.file_sha256", fail)
+    assert entry.result() is None
+    with pytest.raises(PermissionError):
+        entry.damage()
 
 
 @pytest.mark.parametrize("content", [b"99\n", b"\xff", b""])
