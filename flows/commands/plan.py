@@ -68,12 +68,14 @@ def _state(
 
 def _why(entry: Entry, inputs: StepInputs, records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why a step has to run: its entry is not whole, or what it was given has changed since the pipeline last ran."""
+    steps = [record["steps"].get(inputs.name, {}) for record in reversed(records)]
     if entry.path.is_dir():
-        return [entry.damage() or "interrupted, continues"]
-    made = [record["steps"].get(inputs.name, {}).get("store") for record in records]
-    if entry.id in made[-1:]:
+        ended = next((step.get("state") for step in steps if step.get("store") == entry.id), None)
+        return [entry.damage() or f"{'failed' if ended == 'failed' else 'interrupted'}, continues"]
+    made = [step.get("store") for step in steps]
+    if entry.id in made[:1]:
         return ["deleted"]
-    entries = [Entry(entry.path.with_name(store)) for store in reversed(made) if store]
+    entries = [Entry(entry.path.with_name(store)) for store in made if store]
     before = next((saved for entry in entries if (saved := entry.saved("inputs.json")) is not None), None)
     if before is None:
         return ["never made"]

@@ -21,6 +21,7 @@ from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run
 from flows.record import Record
+from flows.references import pipeline_records
 from flows.store import Entry, write_json
 from flows.workspace import Workspace
 from stages.contract import Adapter, StageResult
@@ -187,6 +188,11 @@ def test_an_interrupted_step_continues(project):
     (entries["reinforce"].path / "result.json").unlink()
     plan = project.plan()
     assert plan["reinforce"] == ("run", ["interrupted, continues"])
+    project.run(until="preference")
+    record = pipeline_records(project.folder / "runs")[-1]
+    record["steps"]["reinforce"] |= {"store": entries["reinforce"].id, "state": "failed"}
+    write_json(project.folder / "runs/pipelines" / record["id"] / "pipeline.json", record)
+    assert project.plan()["reinforce"] == ("run", ["failed, continues"])
     assert plan["evaluate"] == ("run, after reinforce", [])
 
 
