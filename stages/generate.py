@@ -14,6 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from stages import sampling
 from stages.kept_replies import KeptReplies
+from stages.models import evaluating
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,6 @@ def generate(
     """
     draw = sampling.sample if sampling.supports(model) else _draw
     completions: list[list[Completion]] = [[] for _ in prompts]
-    was_training = model.training
-    model.eval()
     done = 0
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -80,7 +79,7 @@ def generate(
     }
     call = [label, seed, samples, batch_size, settings, prompts]
     kept = KeptReplies(keep, call, model.device)
-    with torch.random.fork_rng(devices=_cuda_devices(model)):
+    with evaluating(model), torch.random.fork_rng(devices=_cuda_devices(model)):
         torch.manual_seed(seed)
         for number, batch in enumerate(_batches(prompts, batch_size)):
             replies = kept.get(number)
@@ -93,7 +92,6 @@ def generate(
             done += len(batch)
             if progress is not None:
                 progress(done, len(prompts))
-    model.train(was_training)
     return completions
 
 

@@ -3,6 +3,8 @@
 The model's own sampling defaults never leak into ours, and the tokenizer's end token is the one that ends a turn.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,17 @@ def original_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     if ref.config.chat_template is not None:
         tokenizer.chat_template = _read_template(ref.config.chat_template)
     return tokenizer
+
+
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Without dropout for a while."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def load_base(ref: ModelRef, hardware: Hardware) -> PreTrainedModel:
