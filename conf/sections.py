@@ -80,7 +80,8 @@ class TrainingConfig:
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     shared_prefix: bool = True
-    """Compute what sequences begin with in common once. Without it TRL does all: slower, and to the same result."""
+    """Compute what sequences begin with in common once. Without it, and with ORPO, TRL does all: slower, to the same
+    result."""
     save_steps: int = option(10, ge=1, outcome=False)
     """Optimiser steps from checkpoint to checkpoint: an interrupted stage goes on from the last one."""
     keep_checkpoints: int = option(2, ge=1, outcome=False)

@@ -3,6 +3,8 @@
 The model's own sampling defaults never leak into ours, and the tokenizer's end token is the one that ends a turn.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -46,6 +48,17 @@ def original_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     if ref.config.chat_template is not None:
         tokenizer.chat_template = read_template(ref.config.chat_template)
     return tokenizer
+
+
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Without dropout for a while."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def load_base(ref: ModelRef, hardware: Hardware) -> PreTrainedModel:

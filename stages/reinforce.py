@@ -26,7 +26,6 @@ from stages.models import load_tokenizer, stop_token_ids
 from stages.order import wrapped_order
 from stages.rows import Row, read_rows
 from stages.samples import answer
-from stages.shared_prefix import share_prefixes
 from stages.training import new_adapter, planned_steps, train_and_fold
 
 GROUPS = "groups/"
@@ -113,21 +112,18 @@ def reinforce_trainer(
     steps = planned_steps(cfg, len(pool), "prompts")
     scores = StepScores(rows, rewards, tokenizer, stop_token_ids(ctx.start, tokenizer))
     places = wrapped_order(len(pool), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
-    prompts = [prompt_ids(tokenizer, ctx.start.config, row) for row in rows]
-    trainer = OnPolicyTrainer(
-        prompt_ids=prompts,
+    return OnPolicyTrainer(
+        prompt_ids=[prompt_ids(tokenizer, ctx.start.config, row) for row in rows],
         order=[pool[place] for place in places],
         resampling=Resampling(attempts=cfg.resample, pool=pool, totals=scores.totals),
         shared_prefix=cfg.shared_prefix,
+        say=ctx.say,
         model=load_folded(ctx.start, ctx.hardware).model,
         args=grpo_arguments(cfg, ctx, steps),
         reward_funcs=total_reward(scores, cfg.group_size),
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),
     )
-    if cfg.shared_prefix:
-        share_prefixes(trainer.model, prompts, statistics=["entropy"], temperature=cfg.temperature, say=ctx.say)
-    return trainer
 
 
 class StepScores:
