@@ -23,18 +23,17 @@ from stages.contract import StageResult
 
 
 @flow(name="posttrain", validate_parameters=False, persist_result=False)
-def posttrain(config: dict[str, Any], overrides: Sequence[str] = (), rewards_tried: bool = False) -> dict[str, Any]:
+def posttrain(config: dict[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Run a pipeline.
 
     Args:
         config: The composed configuration as plain values.
         overrides: What was asked for on the command line; recorded, not interpreted.
-        rewards_tried: Whether the caller has just found that all rewards can be made.
 
     Returns:
         The run's record, as written to `pipeline.json`.
     """
-    run = open_run(config, overrides, rewards_tried)
+    run = open_run(config, overrides)
     try:
         with run.stop.signals():
             stopped = run_steps(run)
@@ -58,11 +57,11 @@ def run_steps(run: PipelineRun) -> bool:
     return False
 
 
-def open_run(config: dict[str, Any], overrides: Sequence[str], rewards_tried: bool = False) -> PipelineRun:
+def open_run(config: dict[str, Any], overrides: Sequence[str]) -> PipelineRun:
     """Resolve everything that needs no model, and open the run's record and its tracking run."""
     parsed = load_run(config)
     workspace = Workspace(parsed)
-    workspace.check(rewards=not rewards_tried)
+    workspace.check()
     record = Record(parsed, workspace.runs_dir, overrides)
     tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
     parent = tracker.start(record.id, tags={"ratchet.pipeline": record.id})

@@ -131,11 +131,8 @@ class Workspace:
         scored = [suite.data for step in steps for suite in self._suites(step).values()]
         return list(dict.fromkeys([*own, *scored]))
 
-    def check(self, rewards: bool = True) -> None:
+    def check(self) -> None:
         """Try everything that can go wrong before a model is loaded: the store, data, rewards, models to start from.
-
-        Args:
-            rewards: Whether to make the rewards, which may take long; False when that was tried before.
 
         Raises:
             UserError: The first thing that is wrong.
@@ -143,8 +140,8 @@ class Workspace:
         self.store.prepare()
         for source in self.sources():
             self.prepared(source)
-        for configs in self.config.rewards.values() if rewards else ():
-            RewardSet(configs, self.base_dir).close()
+        for rewards in self.config.rewards.values():
+            RewardSet(rewards, self.base_dir).close()
         for edge in dict.fromkeys([BASE, *(edge for step in self.config.steps.values() for edge in step.model_edges)]):
             if edge not in self.config.steps:
                 self._model(edge, {})

