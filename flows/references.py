@@ -68,11 +68,10 @@ def find_pipeline(runs_dir: Path, name: str) -> dict[str, Any] | None:
     return next((record for record in records if record["id"] == name), None)
 
 
-def pipeline_records(runs_dir: Path, name: str | None = None) -> list[dict[str, Any]]:
-    """The records of all pipeline runs, or of those of one name, oldest first."""
+def pipeline_records(runs_dir: Path) -> list[dict[str, Any]]:
+    """The records of all pipeline runs, oldest first."""
     paths = (runs_dir / "pipelines").glob("*/pipeline.json")
     records = [record for path in paths if (record := _read_record(path)) is not None]
-    records = [record for record in records if name in (None, record.get("name"))]
     return sorted(records, key=lambda record: str(record["started"]))
 
 

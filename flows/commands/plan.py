@@ -24,7 +24,8 @@ def main(arguments: argparse.Namespace) -> int:
 def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
     """One row per step, in the order in which they would run; `changes` says why one has to."""
     results: dict[str, StageResult] = {}
-    records = pipeline_records(workspace.runs_dir, workspace.config.sections.name)
+    pipeline = workspace.config.sections.name
+    records = [record for record in pipeline_records(workspace.runs_dir) if record.get("name") == pipeline]
     rows = []
     for name, step in workspace.config.steps.items():
         state, store, why = _state(workspace, name, results, records)
