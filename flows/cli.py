@@ -10,8 +10,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from conf.errors import UserError
+from conf.errors import DiskError, UserError
 
 Options = Callable[[argparse.ArgumentParser], None]
 
@@ -36,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        return _report(error, 1, parsed.debug)
+        from stages.disk import disk_error
+
+        return _report(disk_error(error, Path()) or error, 1, parsed.debug)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -54,9 +57,9 @@ def build_parser() -> argparse.ArgumentParser:
 def _report(error: Exception, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-    print(f"ratchet: {name}{error}", file=sys.stderr)
-    if code == 1 and not debug:
+    explained = isinstance(error, UserError | DiskError)
+    print(f"ratchet: {'' if explained else f'{type(error).__name__}: '}{error}", file=sys.stderr)
+    if not explained and not debug:
         print("ratchet: --debug shows where; log.txt in the step's store entry has more", file=sys.stderr)
     return code
 

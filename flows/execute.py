@@ -4,13 +4,12 @@ This is all of running a step but Prefect, which `flows.tasks` adds.
 """
 
 import importlib
-import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from flows.tracking import Tracker
 from flows.workspace import StepInputs, Workspace
 from rewards.sources import reward_sources
 from stages.contract import Interrupted, StageContext, StageResult
+from stages.disk import clear_disk_errors
 
 
 @dataclass(kw_only=True, eq=False)
@@ -104,15 +104,16 @@ def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
     try:
         _write_inputs(run, inputs, entry)
         run.tracker.params(child, {inputs.step.stage: dump(inputs.settings), "seed": run.config.sections.seed})
-        with _logging_to(entry.path / "log.txt"):
+        with clear_disk_errors(entry.path), _logging_to(entry.path / "log.txt"):
             result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, child))
+            seconds = time.monotonic() - started
+            entry.write_result(result, seconds)
     except BaseException as error:
         state = "interrupted" if run.stop.requested() else "failed"
-        run.record.update_step(inputs.name, state=state, error=f"{type(error).__name__}: {error}")
-        run.tracker.finish(child, "KILLED" if run.stop.requested() else "FAILED")
+        with suppress(Exception):  # what cannot be written down, on a full disk, must not hide why
+            run.record.update_step(inputs.name, state=state, error=f"{type(error).__name__}: {error}")
+            run.tracker.finish(child, "KILLED" if run.stop.requested() else "FAILED")
         raise
-    seconds = time.monotonic() - started
-    entry.write_result(result, seconds)
     _track_result(run, entry, result, child)
     numbers = {"metrics": dict(result.metrics), "seconds": round(seconds, 3)}
     run.record.update_step(inputs.name, state="completed", report=result.report, **numbers)
@@ -170,7 +171,7 @@ def _tracking_run(run: PipelineRun, inputs: StepInputs, entry: Entry) -> str:
     if saved and saved["uri"] == run.tracker.uri and run.tracker.reopen(saved["run"], parent):
         return str(saved["run"])
     child = run.tracker.start(inputs.name, parent, {"ratchet.store": entry.id, "ratchet.stage": inputs.step.stage})
-    (entry.path / "tracking.json").write_text(json.dumps({"uri": run.tracker.uri, "run": child}), encoding="utf-8")
+    write_json(entry.path / "tracking.json", {"uri": run.tracker.uri, "run": child})
     return child
 
 
@@ -209,7 +210,7 @@ def _track_result(run: PipelineRun, entry: Entry, result: StageResult, child: st
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
     """While a stage runs, every library's log records and warnings go to a file, and nowhere else."""
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler = _LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     before, root.handlers = root.handlers, [handler]
@@ -219,4 +220,12 @@ def _logging_to(path: Path) -> Iterator[None]:
     finally:
         logging.captureWarnings(False)
         root.handlers = before
-        handler.close()
+        with suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that a full disk cannot take: it ends there, quietly, for what stops the stage is said elsewhere."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say nothing."""

@@ -6,6 +6,7 @@ already has a result for the same inputs.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from prefect import flow
@@ -38,7 +39,8 @@ def posttrain(config: dict[str, Any], overrides: Sequence[str] = ()) -> dict[str
         with run.stop.signals():
             stopped = run_steps(run)
     except BaseException as error:
-        run.close("interrupted" if run.stop.requested() else "failed", error)
+        with suppress(Exception):  # what cannot be written down, on a full disk, must not hide why
+            run.close("interrupted" if run.stop.requested() else "failed", error)
         raise
     run.close("stopped" if stopped else "completed")
     return run.record.values

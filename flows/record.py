@@ -62,10 +62,9 @@ class Record:
         self._write()
 
     def end(self, state: str, verdict: str | None = None) -> None:
-        """The run is over: `completed`, `stopped` or `failed`; steps that never began are marked as skipped."""
+        """The run is over: `completed`, `stopped` or `failed`; so is a step under way, and others are `skipped`."""
         for step in self.steps.values():
-            if step["state"] == "pending":
-                step["state"] = "skipped"
+            step["state"] = {"pending": "skipped", "running": state}.get(step["state"], step["state"])
         self.update(state=state, verdict=verdict, ended=datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def _write(self) -> None:

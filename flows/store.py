@@ -21,6 +21,7 @@ from flows.fingerprint import digest
 from flows.progress_log import read_progress
 from stages.cache import file_sha256, write_atomically
 from stages.contract import Adapter, ModelRef, StageResult
+from stages.disk import GIVE_ROOM, check_writable, disk_error
 
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, UserError)
 """Whatever the content of a damaged file leads to."""
@@ -155,16 +156,17 @@ class Store:
         """Make the store's directory.
 
         Raises:
-            UserError: It cannot be made, or has another format.
+            UserError: It cannot be made or written, or has another format.
         """
         version = self.root / "FORMAT"
+        for folder in (self.root, self.root.parent):
+            check_writable(folder, "runs_dir")
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
             if not version.exists():
                 write_atomically(version, f"{FORMAT}\n")
             found = version.read_bytes().strip()
         except OSError as error:
-            raise UserError(f"runs_dir: cannot use {self.root} ({error.strerror})") from error
+            raise UserError(f"runs_dir: {disk_error(error, self.root) or error}; {GIVE_ROOM}") from error
         if found != str(FORMAT).encode():
             raise UserError(f"{self.root}: was written by another version of Ratchet; choose another runs_dir")
 

@@ -20,6 +20,7 @@ from conf.errors import UserError
 from conf.schema import TrackingConfig
 
 logging.getLogger("alembic").setLevel(logging.WARNING)  # the first use of a database migrates it, line by line
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # prints a traceback of what it raises anyway
 
 _PARAMETER_LENGTH = 500
 _BATCH = 100

@@ -80,11 +80,16 @@ def cached_sha256(path: Path) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that no reader ever sees half of it."""
+    """Write a text file so that no reader ever sees half of it; when that fails, what was there stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft_name(path)
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # A full disk needs the room, a read-only one has no draft.
+            draft.unlink()
+        raise
 
 
 def draft_name(path: Path) -> Path:

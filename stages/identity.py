@@ -13,6 +13,9 @@ from stages import embedded, hub, tiny
 from stages.cache import cached_sha256
 from stages.contract import ModelRef
 
+MADE = {embedded.ID: embedded, tiny.ID: tiny}
+"""Models that are made in Ratchet's own cache on first use."""
+
 _PICKLED = ("*.bin", "*.pt", "*.pth")
 _IDENTITY_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
@@ -69,6 +72,15 @@ def read_template(template: str) -> str:
     if not path.is_file():
         raise UserError(f"model.chat_template: {template!r} is neither a Jinja template nor a file")
     return path.read_text(encoding="utf-8")
+
+
+def present_directory(ref: ModelRef) -> Path | None:
+    """The model's directory if it is there already, else None: nothing is made or downloaded."""
+    if maker := MADE.get(ref.config.id):
+        return maker.location() if maker.location().is_dir() else None
+    if is_local(ref.config.id):
+        return Path(ref.config.id).expanduser()
+    return hub.downloaded(ref.config.id, ref.revision)
 
 
 def is_local(model_id: str) -> bool:

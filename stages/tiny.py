@@ -13,6 +13,9 @@ ID = "tiny:random"
 VERSION = 1
 """Changes whenever the model would be made differently."""
 
+SIZE = 2**20
+"""Bytes of the model with its tokenizer, rounded up."""
+
 _SPECIAL = ("<|pad|>", "<|start|>", "<|end|>")
 _TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
@@ -27,7 +30,12 @@ def identity() -> str:
 
 def directory() -> Path:
     """The model as a directory that transformers loads, made on first use (a second)."""
-    return make_once(cache_dir() / f"tiny-{identity()[:16]}", _make)
+    return make_once(location(), _make)
+
+
+def location() -> Path:
+    """Where the model is, or will be."""
+    return cache_dir() / f"tiny-{identity()[:16]}"
 
 
 def _make(target: Path) -> None:

@@ -5,11 +5,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from conf.errors import DiskError, UserError
 from conf.loader import dump
 from conf.run import RunConfig
+from flows.commands.plan import plan_rows
 from flows.compose import compose_run
 from flows.outcome import EXIT_CODES, outcome_text
+from flows.room import check_room, estimate
 from flows.workspace import Workspace
+from stages.disk import GIVE_ROOM, clear_disk_errors
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -24,10 +28,38 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def run_pipeline(config: RunConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """Run the flow, after all that can fail early has been tried; returns the run's record."""
-    Workspace(config).check()
+    """Run the flow, after all that can fail early has been tried; returns the run's record.
+
+    Raises:
+        DiskError: A disk is full, or may not be written; says what is kept and how to go on.
+    """
+    workspace = _checked(config)
 
     from flows.posttrain import posttrain
 
-    record: dict[str, Any] = posttrain(dump(config.sections), list(overrides))
+    try:
+        with clear_disk_errors(workspace.runs_dir):
+            record: dict[str, Any] = posttrain(dump(config.sections), list(overrides))
+    except DiskError as error:
+        room = f"there is room: what is left may need about {estimate(workspace, _to_run(workspace))}"
+        when = room if error.full else "it can be written"
+        text = f"{error}; finished steps are kept, and the same command continues once {when}"
+        raise DiskError(text, full=error.full) from error
     return record
+
+
+def _checked(config: RunConfig) -> Workspace:
+    """The surroundings of the run, after all that can fail early has been tried."""
+    workspace = Workspace(config)
+    try:
+        with clear_disk_errors(workspace.runs_dir):
+            workspace.check()
+    except DiskError as error:
+        raise UserError(f"runs_dir: {error}; {GIVE_ROOM}") from error
+    check_room(workspace, _to_run(workspace))
+    return workspace
+
+
+def _to_run(workspace: Workspace) -> list[str]:
+    """The steps that have no result yet."""
+    return [row["step"] for row in plan_rows(workspace) if row["state"].startswith("run")]
