@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from conf.errors import UserError
-from conf.sections import LoraConfig, PairsConfig, ProbeConfig, ReinforceConfig, TrainingConfig
+from conf.sections import Keep, LoraConfig, PairsConfig, ProbeConfig, ReinforceConfig, TrainingConfig
 from conf.steps import STAGES, Step
 from flows.workspace import Workspace
 from stages.cache import cache_dir
@@ -31,7 +31,9 @@ _PER_UPDATE = 8 * _KIB
 _PER_TOKEN = 8
 """Of one token of a reply that is kept."""
 _CHECKPOINT = 3
-"""Adapters in a checkpoint: the weights, and two moments of the optimiser for each."""
+"""Adapters in a checkpoint: the weights, and two moments of the optimiser for each; the best one besides."""
+_TEMPORARY = 1
+"""Copies of its replies that a step needs until it is done."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,7 @@ def check_room(workspace: Workspace, steps: Iterable[str]) -> None:
 
 def estimate(workspace: Workspace, steps: Iterable[str]) -> Need:
     """What these steps may write, from above. Checkpoints are there only while a step trains."""
-    shapes = matrices(present_directory(workspace.base))
-    needs = [_step_need(workspace, name, shapes) for name in steps]
+    needs = [_step_need(workspace, name) for name in steps]
     database = workspace.runs_dir / "mlflow.db"
     return Need(
         adapters=sum(need.adapters for need in needs),
@@ -113,22 +114,29 @@ def adapter_size(lora: LoraConfig, shapes: dict[str, tuple[int, int]]) -> int:
     return 4 * lora.r * sum(chosen) + 256 * len(chosen) + 8 * _KIB  # the weights, their names, two small files
 
 
-def _step_need(workspace: Workspace, name: str, shapes: dict[str, tuple[int, int]]) -> Need:
+def _step_need(workspace: Workspace, name: str) -> Need:
     settings = workspace.config.settings[name]
     copies = 2 if _embedded_tracking(workspace) else 1
-    replies = copies * _replies(workspace, name)
+    replies = (copies + _TEMPORARY) * _replies(workspace, name)
     if not isinstance(settings, TrainingConfig):
         return Need(replies=replies)
-    adapter = adapter_size(settings.lora, shapes)
+    directory = present_directory(workspace.base)
+    adapter = adapter_size(settings.lora, matrices(directory))
+    checkpoint = adapter * (_CHECKPOINT + (settings.keep is Keep.best)) + _beside_weights(directory) + _PER_STEP
     rows = _rows(workspace, workspace.config.steps[name])[0]
     updates = settings.max_steps or math.ceil(rows * settings.epochs / (settings.batch_size * settings.grad_accum))
-    kept: int = getattr(settings, "keep_checkpoints", 2)
     return Need(
         adapters=copies * adapter,
-        checkpoints=(kept + 1) * _CHECKPOINT * adapter,
+        checkpoints=(settings.keep_checkpoints + 1) * checkpoint,  # the next one is written before the oldest goes
         replies=replies,
         records=updates * _PER_UPDATE,
     )
+
+
+def _beside_weights(directory: Path | None) -> int:
+    """Bytes of a model's tokenizer and configuration, which every checkpoint has, too."""
+    files = directory.iterdir() if directory else []
+    return sum(path.stat().st_size for path in files if path.is_file() and path.suffix != ".safetensors")
 
 
 def _replies(workspace: Workspace, name: str) -> int:

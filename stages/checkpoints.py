@@ -53,7 +53,7 @@ class Checkpoints:
 
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
         """The newest one that is whole; those that are not are told of and removed, as are drafts."""
-        shutil.rmtree(self.root / DRAFT, ignore_errors=True)
+        self.discard_draft()
         for path in reversed(self._all()):
             checkpoint = read_checkpoint(path)
             if checkpoint is not None:
@@ -73,6 +73,10 @@ class Checkpoints:
         for old in self._all()[: -self.kept]:
             shutil.rmtree(old)
         return path
+
+    def discard_draft(self) -> None:
+        """Remove what was not written to its end: on a full disk its room is needed."""
+        shutil.rmtree(self.root / DRAFT, ignore_errors=True)
 
     def _all(self) -> list[Path]:
         """The oldest first."""

@@ -131,7 +131,10 @@ def _train(
     for callback in (held_out, rows, SaveCheckpoints(ctx, checkpoints, rows, held_out)):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+    finally:
+        checkpoints.discard_draft()
     if trainer.state.global_step < steps:
         raise Interrupted(f"after step {trainer.state.global_step} of {steps}")
     return rows

@@ -1,8 +1,8 @@
-"""A life on a small disk, as a program: `small_disk.py DIR MIB PATTERN ARGUMENTS...`.
+"""A life on a small disk, as a program: `small_disk.py DIR MIB PATTERN KIB ARGUMENTS...`.
 
 To be started in a mount namespace of its own. It mounts a file system of so many MiB on the directory, and gives the
-arguments to the command line: while the disk is full; with a MiB of room; while it fills up, as soon as a file of the
-pattern appears; with all its room; and where it is mounted read-only, as it does then with commands that only read.
+arguments to the command line: while the disk is full; with a MiB of room; while it fills up to the last KIB, as soon as
+something of the pattern appears; with all its room; and where it is mounted read-only, as it does then with commands that only read.
 Prints what came of all that as JSON; on standard error every command is preceded by its name.
 """
 
@@ -20,7 +20,7 @@ READING = [["runs"], ["progress", "latest/sft"], ["compare", "latest"]]
 """Commands that write nothing, besides `plan`."""
 
 
-def main(folder: Path, size: int, pattern: str, pipeline: list[str]) -> dict[str, Any]:
+def main(folder: Path, size: int, pattern: str, left: int, pipeline: list[str]) -> dict[str, Any]:
     """Do it."""
     disk, read_only = folder / "disk", folder / "read-only"
     for path in (disk, read_only):
@@ -31,11 +31,11 @@ def main(folder: Path, size: int, pattern: str, pipeline: list[str]) -> dict[str
 
     fill(filler)
     codes["no room"] = ratchet("no room", "run", *pipeline, f"runs_dir={runs}")
-    os.truncate(filler, filler.stat().st_size - 2**20)
+    fill(filler, 1024)
     codes["little room"] = ratchet("little room", "run", *pipeline, f"runs_dir={runs}")
     filler.unlink()
 
-    filling = threading.Thread(target=fill_when, args=(filler, runs, pattern), daemon=True)
+    filling = threading.Thread(target=fill_when, args=(filler, left, runs, pattern), daemon=True)
     filling.start()
     codes["filling"] = ratchet("filling", "run", *pipeline, f"runs_dir={runs}")
     filling.join(10)
@@ -68,22 +68,23 @@ def ratchet(name: str, *arguments: str) -> int:
     return main(arguments)
 
 
-def fill_when(filler: Path, runs: Path, pattern: str) -> None:
+def fill_when(filler: Path, left: int, runs: Path, pattern: str) -> None:
     """Wait for a file, then fill the disk."""
     while not any(runs.glob(pattern)):
         time.sleep(0.005)
-    fill(filler)
+    fill(filler, left)
 
 
-def fill(filler: Path) -> None:
-    """Leave no byte free."""
-    with filler.open("wb", buffering=0) as file:
+def fill(filler: Path, left: int = 0) -> None:
+    """Leave so many KiB free."""
+    with filler.open("ab", buffering=0) as file:
         for size in (2**16, 2**12, 1):
             try:
                 while True:
                     file.write(bytes(size))
             except OSError:
                 continue
+    os.truncate(filler, filler.stat().st_size - left * 2**10)
 
 
 def look(runs: Path) -> dict[str, Any]:
@@ -99,4 +100,5 @@ def look(runs: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print("\n" + json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])))
+    folder, size, pattern, left, *pipeline = sys.argv[1:]
+    print("\n" + json.dumps(main(Path(folder), int(size), pattern, int(left), pipeline)))
