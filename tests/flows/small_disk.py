@@ -2,8 +2,8 @@
 
 To be started in a mount namespace of its own. It mounts a file system of so many MiB on the directory, and gives the
 arguments to the command line: while the disk is full; with a MiB of room; while it fills up to the last KIB, as soon as
-something of the pattern appears; with all its room; and where it is mounted read-only, as it does then with commands that only read.
-Prints what came of all that as JSON; on standard error every command is preceded by its name.
+something of the pattern appears; with all its room; and where it is mounted read-only, as it does then with commands
+that only read. Prints what came of all that as JSON; on standard error every command is preceded by its name.
 """
 
 import hashlib
