@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from conf.errors import DiskError, UserError
@@ -33,31 +34,39 @@ def run_pipeline(config: RunConfig, overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         DiskError: A disk is full, or may not be written; says what is kept and how to go on.
     """
-    workspace = _checked(config)
+    workspace = Workspace(config)
+    with _found_early(workspace):
+        workspace.check()
+    check_room(workspace, _to_run(workspace))
 
     from flows.posttrain import posttrain
 
+    with _found_late(workspace):
+        record: dict[str, Any] = posttrain(dump(config.sections), list(overrides))
+    return record
+
+
+@contextmanager
+def _found_early(workspace: Workspace) -> Iterator[None]:
+    """Nothing has run yet: an error about a disk is one about `runs_dir`."""
     try:
         with clear_disk_errors(workspace.runs_dir):
-            record: dict[str, Any] = posttrain(dump(config.sections), list(overrides))
+            yield
+    except DiskError as error:
+        raise UserError(f"runs_dir: {error}; {GIVE_ROOM}") from error
+
+
+@contextmanager
+def _found_late(workspace: Workspace) -> Iterator[None]:
+    """Steps may have run: an error about a disk says what is kept, and what the rest needs."""
+    try:
+        with clear_disk_errors(workspace.runs_dir):
+            yield
     except DiskError as error:
         room = f"there is room: what is left may need about {estimate(workspace, _to_run(workspace))}"
         when = room if error.full else "it can be written"
         text = f"{error}; finished steps are kept, and the same command continues once {when}"
         raise DiskError(text, full=error.full) from error
-    return record
-
-
-def _checked(config: RunConfig) -> Workspace:
-    """The surroundings of the run, after all that can fail early has been tried."""
-    workspace = Workspace(config)
-    try:
-        with clear_disk_errors(workspace.runs_dir):
-            workspace.check()
-    except DiskError as error:
-        raise UserError(f"runs_dir: {error}; {GIVE_ROOM}") from error
-    check_room(workspace, _to_run(workspace))
-    return workspace
 
 
 def _to_run(workspace: Workspace) -> list[str]:
