@@ -4,7 +4,6 @@ This is all of running a step but Prefect, which `flows.tasks` adds.
 """
 
 import importlib
-import json
 import logging
 import os
 import shutil
@@ -20,12 +19,12 @@ from omegaconf import OmegaConf
 from conf.loader import dump
 from conf.run import RunConfig
 from flows.console import Console, clock
+from flows.mirror import EntryMirror, RunMirror
 from flows.outcome import EXIT_CODES
 from flows.progress_log import ProgressLog
 from flows.record import Record
 from flows.stop import StopRequest
 from flows.store import Entry
-from flows.tracking import Tracker
 from flows.workspace import StepInputs, Workspace
 from rewards.sources import reward_sources
 from stages.contract import Interrupted, StageContext, StageResult
@@ -38,10 +37,11 @@ class PipelineRun:
     config: RunConfig
     workspace: Workspace
     record: Record
-    tracker: Tracker
+    mirror: RunMirror
     console: Console
     stop: StopRequest
     results: dict[str, StageResult] = field(default_factory=dict)
+    error: BaseException | None = None
 
     def close(self, state: str, error: BaseException | None = None) -> None:
         """Write down how the run ended."""
@@ -49,8 +49,9 @@ class PipelineRun:
             result.verdict for result in self.results.values() if result.verdict and result.verdict in EXIT_CODES
         ]
         self.record.end(state, verdicts[-1] if verdicts else None)
-        self.tracker.artifact(self.record.values["mlflow_run"], self.record.folder / "pipeline.json")
-        self.tracker.finish(self.record.values["mlflow_run"], "FAILED" if error else "FINISHED")
+        self.error = error
+        if not self.mirror.sync(insist=True):
+            self.console.say("what MLflow has not got yet is sent by the next run that reaches it")
 
 
 def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
@@ -75,44 +76,35 @@ def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
 def _reuse(run: PipelineRun, inputs: StepInputs, entry: Entry, result: StageResult) -> None:
     run.console.say(f"{inputs.name}: cached ({entry.id})")
     _show(run, result)
-    owner = (entry.saved("tracking.json") or {}).get("run")
-    tags = {"ratchet.store": entry.id, "ratchet.cached": "true", "ratchet.cached_run": str(owner)}
-    child = run.tracker.start(inputs.name, run.record.values["mlflow_run"], tags)
-    run.tracker.metrics(child, result.metrics)
-    run.tracker.finish(child)
-    run.record.update_step(
-        inputs.name,
-        state="cached",
-        store=entry.id,
-        metrics=dict(result.metrics),
-        report=result.report,
-        mlflow_run=child,
-        seconds=0.0,
-    )
+    numbers = {"metrics": dict(result.metrics), "seconds": 0.0}
+    run.record.update_step(inputs.name, state="cached", store=entry.id, report=result.report, **numbers)
+    run.mirror.add(inputs.name, entry)
+    run.mirror.sync()
 
 
 def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
     entry.path.mkdir(exist_ok=True)
     entry.clear()
-    child = _tracking_run(run, inputs, entry)
     run.console.say(f"{inputs.name}: {inputs.step.stage} from {inputs.step.start} ({entry.id})")
-    run.record.update_step(inputs.name, state="running", store=entry.id, mlflow_run=child)
+    run.record.update_step(inputs.name, state="running", store=entry.id)
+    mirror = run.mirror.add(inputs.name, entry)
+    mirror.restart()
     started = time.monotonic()
     try:
         _write_inputs(run, inputs, entry)
-        run.tracker.params(child, {inputs.step.stage: dump(inputs.settings), "seed": run.config.sections.seed})
+        run.mirror.sync()
         with _logging_to(entry.path / "log.txt"):
-            result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, child))
+            result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, mirror))
     except BaseException as error:
         state = "interrupted" if run.stop.requested() else "failed"
         run.record.update_step(inputs.name, state=state, error=f"{type(error).__name__}: {error}")
-        run.tracker.finish(child, "KILLED" if run.stop.requested() else "FAILED")
+        mirror.status = "KILLED" if run.stop.requested() else "FAILED"
         raise
     seconds = time.monotonic() - started
     entry.write_result(result, seconds)
-    _track_result(run, entry, result, child)
     numbers = {"metrics": dict(result.metrics), "seconds": round(seconds, 3)}
     run.record.update_step(inputs.name, state="completed", report=result.report, **numbers)
+    run.mirror.sync(insist=True)
     run.console.say(f"{inputs.name}: done in {clock(seconds)}")
     _show(run, result)
     return result
@@ -132,12 +124,13 @@ def _stage(name: str) -> Callable[[Any, StageContext], StageResult]:
     return function
 
 
-def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, child: str) -> StageContext:
+def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, mirror: EntryMirror) -> StageContext:
     log = ProgressLog(entry.path / "progress.jsonl")
+    mirror.progress = lambda: log.rows
 
     def log_metrics(row: Mapping[str, float]) -> None:
         if log.add(row):
-            run.tracker.metrics(child, log.rows[-1], round(row["step"]))
+            run.mirror.sync()
         run.console.row(inputs.name, row)
 
     def progress(what: str, done: int, total: int) -> None:
@@ -160,17 +153,6 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, child: str) -> 
     )
 
 
-def _tracking_run(run: PipelineRun, inputs: StepInputs, entry: Entry) -> str:
-    """The entry's own tracking run: the one an interrupted attempt began, or a new one."""
-    parent = run.record.values["mlflow_run"]
-    saved = entry.saved("tracking.json")
-    if saved and saved["uri"] == run.tracker.uri and run.tracker.reopen(saved["run"], parent):
-        return str(saved["run"])
-    child = run.tracker.start(inputs.name, parent, {"ratchet.store": entry.id, "ratchet.stage": inputs.step.stage})
-    (entry.path / "tracking.json").write_text(json.dumps({"uri": run.tracker.uri, "run": child}), encoding="utf-8")
-    return child
-
-
 def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
     """Leave beside the result what it was made from."""
     values = {
@@ -191,15 +173,6 @@ def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
         copy = entry.path / "rewards" / source.relative_to(common)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, copy)
-
-
-def _track_result(run: PipelineRun, entry: Entry, result: StageResult, child: str) -> None:
-    run.tracker.metrics(child, result.metrics)
-    adapter = entry.path / "adapter"
-    for path in [*result.artifacts.values(), entry.path / "receipt.json", entry.path / "config.yaml", adapter]:
-        if path.exists():
-            run.tracker.artifact(child, path)
-    run.tracker.finish(child)
 
 
 @contextmanager

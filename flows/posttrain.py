@@ -5,15 +5,17 @@ come in an order in which each finds what it needs; a step is a Prefect task, an
 already has a result for the same inputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from prefect import flow
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
 
 from conf.run import load_run
 from flows.console import Console
 from flows.execute import PipelineRun
+from flows.mirror import RunMirror, catch_up
 from flows.record import Record
 from flows.stop import StopRequest
 from flows.tasks import run_step
@@ -23,17 +25,24 @@ from stages.contract import StageResult
 
 
 @flow(name="posttrain", validate_parameters=False, persist_result=False)
-def posttrain(config: dict[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
+def posttrain(
+    config: dict[str, Any],
+    overrides: Sequence[str] = (),
+    on_open: Callable[[PipelineRun], None] | None = None,
+) -> dict[str, Any]:
     """Run a pipeline.
 
     Args:
         config: The composed configuration as plain values.
         overrides: What was asked for on the command line; recorded, not interpreted.
+        on_open: Given the run as soon as it is open.
 
     Returns:
         The run's record, as written to `pipeline.json`.
     """
     run = open_run(config, overrides)
+    if on_open:
+        on_open(run)
     try:
         with run.stop.signals():
             stopped = run_steps(run)
@@ -62,12 +71,14 @@ def open_run(config: dict[str, Any], overrides: Sequence[str]) -> PipelineRun:
     parsed = load_run(config)
     workspace = Workspace(parsed)
     workspace.check()
-    record = Record(parsed, workspace.runs_dir, overrides)
-    tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
-    parent = tracker.start(record.id, tags={"ratchet.pipeline": record.id})
-    record.update(mlflow_run=parent, prefect_run=flow_run.get_id())
     console = Console()
+    tracker = Tracker(parsed.sections.tracking, workspace.runs_dir, console.say)
+    record = Record(parsed, workspace.runs_dir, overrides)
+    mirror = RunMirror(tracker, record)
+    mirror.start()
+    record.update(prefect_run=flow_run.get_id(), prefect_url=PREFECT_API_URL.value())
+    catch_up(tracker, workspace.runs_dir)
     for line in workspace.notices():
         console.say(line)
     stop = StopRequest(console.say)
-    return PipelineRun(config=parsed, workspace=workspace, record=record, tracker=tracker, console=console, stop=stop)
+    return PipelineRun(config=parsed, workspace=workspace, record=record, mirror=mirror, console=console, stop=stop)

@@ -35,10 +35,21 @@ class Record:
             "git_commit": git_commit(),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},
             "prefect_run": None,
+            "prefect_url": None,
+            "prefect_told": False,
             "mlflow_run": None,
+            "mlflow_uri": None,
+            "mlflow_done": False,
             "steps": {name: _waiting(step.stage, step.start) for name, step in config.steps.items()},
             "config": dump(config.sections),
         }
+
+    @classmethod
+    def existing(cls, runs_dir: Path, values: dict[str, Any]) -> "Record":
+        """The record of an earlier run, to note in it what was told of it since."""
+        record = cls.__new__(cls)
+        record.folder, record.values = runs_dir / "pipelines" / values["id"], values
+        return record
 
     @property
     def id(self) -> str:

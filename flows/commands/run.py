@@ -25,9 +25,12 @@ def main(arguments: argparse.Namespace) -> int:
 
 def run_pipeline(config: RunConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Run the flow, after all that can fail early has been tried; returns the run's record."""
-    Workspace(config).check()
+    workspace = Workspace(config)
+    workspace.check()
 
+    from flows.flow_report import catch_up, check_server, run_flow
     from flows.posttrain import posttrain
 
-    record: dict[str, Any] = posttrain(dump(config.sections), list(overrides))
-    return record
+    check_server()
+    catch_up(workspace.runs_dir)
+    return run_flow(posttrain, dump(config.sections), list(overrides))

@@ -1,0 +1,206 @@
+"""Servers that go away: training goes on, nothing that was logged is missing afterwards, and nothing is there twice."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from flows.cli import main
+from flows.console import Console
+from flows.references import pipeline_records
+from tests.flows.servers import Server, free_port
+
+SFT = [
+    "run",
+    "experiment=smoke",
+    "~pipeline.pairs",
+    "~pipeline.preference",
+    "~pipeline.reinforce",
+    "~pipeline.evaluate",
+]
+STEPS = 6
+
+
+@pytest.fixture
+def at_row(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
+    """Do something as soon as a step has logged its n-th row."""
+    actions: dict[int, Callable[[], None]] = {}
+    show = Console.row
+
+    def show_and_act(self, step, row):
+        show(self, step, row)
+        actions.pop(round(row["step"]), lambda: None)()
+
+    monkeypatch.setattr(Console, "row", show_and_act)
+    return lambda step, action: actions.update({step: action})
+
+
+def rows_of(record: dict, runs_dir: Path) -> list[dict]:
+    lines = (runs_dir / "store" / record["steps"]["sft"]["store"] / "progress.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def check_mirrored(uri: str, record: dict, runs_dir: Path) -> None:
+    """MLflow has one run of the entry, with every row once, its result and its files, below the run of a pipeline."""
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("ratchet")
+    query = f"tags.`ratchet.store` = '{record['steps']['sft']['store']}'"
+    found = client.search_runs([experiment.experiment_id], query)
+    own = [run for run in found if "ratchet.cached" not in run.data.tags]
+    assert [run.info.status for run in own] == ["FINISHED"]
+    run = own[0]
+    rows = rows_of(record, runs_dir)
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    for name in ("loss", "time", "grad_norm"):
+        history = client.get_metric_history(run.info.run_id, name)
+        logged = sorted((metric.step, metric.value) for metric in history if metric.step)
+        assert logged == [(row["step"], pytest.approx(row[name])) for row in rows]
+    assert run.data.metrics["train_rows"] == record["steps"]["sft"]["metrics"]["train_rows"]
+    assert run.data.params["sft.max_steps"] == str(STEPS)
+    assert {"adapter", "receipt.json"} <= {item.path for item in client.list_artifacts(run.info.run_id)}
+    parent = client.get_run(run.data.tags["mlflow.parentRunId"])
+    assert parent.info.status == "FINISHED"
+
+
+def away(database: Path) -> None:
+    """Take the embedded database away, so that it cannot be made anew either."""
+    database.rename(database.with_name("aside.db"))
+    database.mkdir()
+
+
+def back(database: Path) -> None:
+    database.rmdir()
+    database.with_name("aside.db").rename(database)
+
+
+@pytest.fixture
+def runs_dir(smoke: Path, tmp_path: Path) -> Path:
+    """A runs directory with a database that is in use already: to make one takes MLflow seconds."""
+    (tmp_path / "runs").mkdir()
+    shutil.copy2(smoke / "mlflow.db", tmp_path / "runs" / "mlflow.db")
+    return tmp_path / "runs"
+
+
+def test_an_outage_in_mid_run_is_filled_in_when_the_step_ends(runs_dir, at_row, capsys):
+    database = runs_dir / "mlflow.db"
+    at_row(2, lambda: away(database))
+    at_row(5, lambda: back(database))
+    assert main([*SFT, f"sft.max_steps={STEPS}", f"runs_dir={runs_dir}"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("cannot be used (") == 1 and said.count("is back") == 1
+    record = pipeline_records(runs_dir)[-1]
+    assert record["state"] == "completed" and record["mlflow_done"]
+    check_mirrored(f"sqlite:///{database}", record, runs_dir)
+
+
+def test_a_database_that_stays_away_is_filled_in_by_the_next_start(runs_dir, at_row, capsys):
+    database = runs_dir / "mlflow.db"
+    command = [*SFT, f"sft.max_steps={STEPS}", f"runs_dir={runs_dir}"]
+    at_row(2, lambda: away(database))
+    assert main(command) == 0
+    assert "what MLflow has not got yet is sent by the next run" in capsys.readouterr().err
+    assert main(command) == 2
+    assert "tracking.uri: cannot use MLflow at sqlite:///" in capsys.readouterr().err
+    back(database)
+    assert main(command) == 0
+    record, again = pipeline_records(runs_dir)
+    assert again["steps"]["sft"]["state"] == "cached"
+    check_mirrored(f"sqlite:///{database}", again, runs_dir)
+    client = MlflowClient(f"sqlite:///{database}")
+    assert client.get_run(record["mlflow_run"]).info.status == "FINISHED"
+    assert client.get_run(again["steps"]["sft"]["mlflow_run"]).data.tags["ratchet.cached"] == "true"
+
+
+def test_a_run_that_does_not_require_mlflow_is_sent_later(runs_dir, at_row, capsys):
+    database = runs_dir / "mlflow.db"
+    command = [*SFT, f"sft.max_steps={STEPS}", f"runs_dir={runs_dir}", "tracking.required=false"]
+    away(database)
+    assert main(command) == 0
+    assert capsys.readouterr().err.count("cannot be used (") == 1
+    back(database)
+    database.unlink()  # the next start makes a new one, and sends it everything
+    assert main(command) == 0
+    check_mirrored(f"sqlite:///{database}", pipeline_records(runs_dir)[-1], runs_dir)
+
+
+def test_no_prefect_server_is_one_clear_line_soon(runs_dir, capsys):
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    url = f"http://127.0.0.1:{free_port()}/api"
+    started = time.monotonic()
+    with temporary_settings({PREFECT_API_URL: url}):
+        assert main([*SFT, f"runs_dir={runs_dir}"]) == 2
+    assert time.monotonic() - started < 30
+    assert f"ratchet: PREFECT_API_URL: Prefect's server at {url} does not answer" in capsys.readouterr().err
+    assert pipeline_records(runs_dir) == []
+
+
+@pytest.fixture
+def mlflow_server(tmp_path: Path) -> Iterator[Server]:
+    options = "--backend-store-uri sqlite:///mlflow.db --artifacts-destination artifacts --workers 1"
+    server = Server(tmp_path, f"mlflow server --host 127.0.0.1 --port {{port}} {options}")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+def test_an_mlflow_server_that_is_restarted_in_mid_run_gets_every_row(mlflow_server, prefect_server, at_row, tmp_path):
+    times, seen = {}, []
+
+    def look() -> None:
+        client = MlflowClient(mlflow_server.url)
+        run = client.search_runs(["1"], "attributes.run_name = 'sft'")[0]
+        seen.extend(metric.step for metric in client.get_metric_history(run.info.run_id, "loss"))
+
+    at_row(2, mlflow_server.stop)
+    at_row(3, lambda: times.update(lost=time.monotonic()))
+    at_row(4, mlflow_server.start)
+    at_row(STEPS, look)
+    runs_dir = tmp_path / "runs"
+    command = [*SFT, f"sft.max_steps={STEPS}", f"runs_dir={runs_dir}", f"tracking.uri={mlflow_server.url}"]
+    assert main(command) == 0
+    assert sorted(seen)[:5] == [1, 2, 3, 4, 5]  # filled in at the next row, and not only in the end
+    check_mirrored(mlflow_server.url, pipeline_records(runs_dir)[-1], runs_dir)
+
+
+@pytest.fixture
+def own_prefect_server(tmp_path: Path) -> Iterator[Server]:
+    environment = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    module = "prefect server start --host 127.0.0.1 --port {port} --no-ui"
+    server = Server(tmp_path, module, environment)
+    server.start("/api/health")
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outcome", ["completed", "failed"])
+def test_a_prefect_server_that_is_stopped_in_mid_run_learns_the_outcome_later(
+    outcome, own_prefect_server, runs_dir, at_row, capsys
+):
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    def fail() -> None:
+        raise OSError("the disk is on fire")
+
+    at_row(2, own_prefect_server.stop)
+    if outcome == "failed":
+        at_row(3, fail)
+    with temporary_settings({PREFECT_API_URL: f"{own_prefect_server.url}/api"}):
+        assert main([*SFT, f"runs_dir={runs_dir}"]) == (outcome == "failed")
+        said = capsys.readouterr().err
+        assert "does not answer" in said and ("the disk is on fire" in said) == (outcome == "failed")
+        own_prefect_server.start("/api/health")
+        assert main([*SFT, f"runs_dir={runs_dir}"]) == 0
+        first, second = pipeline_records(runs_dir)
+        with get_client(sync_client=True) as client:
+            states = [client.read_flow_run(record["prefect_run"]).state.name for record in (first, second)]
+    assert (first["state"], second["state"]) == (outcome, "completed")
+    assert states == [outcome.capitalize(), "Completed"]
+    assert first["prefect_told"] and second["prefect_told"]
