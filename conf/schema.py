@@ -92,7 +92,7 @@ class TrackingConfig:
     experiment: str = option("ratchet", outcome=False)
     """MLflow experiment name."""
     required: bool = option(True, outcome=False)
-    """Whether a run that finds no MLflow at its start is refused; if not, it goes on, and what it logs is sent later."""
+    """Whether a run that finds no MLflow at its start is refused; if not, what it logs is sent later."""
 
 
 @dataclass
