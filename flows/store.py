@@ -25,8 +25,11 @@ FORMAT = 1
 """Version of the store's layout; a store of another version is refused."""
 
 
-_CONTINUED = ("checkpoints", "progress.jsonl", "log.txt", "tracking.json")
-"""What the next attempt at a stage goes on with: where training stood, and what was told of it."""
+_UNFINISHED = ("checkpoints", "replies.jsonl")
+"""Where an unfinished stage stands; of no use once it is done."""
+
+_CONTINUED = (*_UNFINISHED, "progress.jsonl", "log.txt", "tracking.json")
+"""What the next attempt at a stage goes on with: where it stood, and what was told of it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class Entry:
                 "files": {str(path.relative_to(self.path)): file_sha256(path) for path in files},
             },
         )
+        for name in _UNFINISHED:
+            _remove(self.path / name)
 
     def saved(self, name: str) -> Any:
         """The mapping in one of the entry's JSON files, or None when it is not there or damaged."""
@@ -96,7 +101,7 @@ class Entry:
         """Remove what an earlier attempt left, but for what the next one goes on with."""
         for path in self.path.iterdir():
             if path.name not in _CONTINUED:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                _remove(path)
 
 
 class Store:
@@ -144,6 +149,13 @@ class Store:
             yield
         finally:
             lock.release()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import trl
 from datasets import Dataset
+from transformers import PreTrainedModel
 from trl.trainer.utils import split_tensor_dict
 
 from conf.sections import ReinforceConfig
@@ -137,19 +138,25 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         if self._sampled is not None:
             sampled, self._sampled = self._sampled, None
             return sampled, None
+        if self.shared_prefix:
+            return self._sample(prompt_ids[:: self.num_generations]), None
         with self._evaluating():
-            if self.shared_prefix:
-                return self._sample(prompt_ids[:: self.num_generations]), None
             return super()._generate_single_turn(prompt_ids, *arguments, **options)
 
-    def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
-        """A group of completions per prompt, each up to and with its end token."""
+    @contextlib.contextmanager
+    def policy(self) -> Iterator[PreTrainedModel]:
+        """The policy as it is, to answer prompts with."""
         if self.rollout is not None and self._folded_at != self.state.global_step:
             self.rollout.refresh(self.model)
             self._folded_at = self.state.global_step
-        with self.accelerator.autocast():
+        with self._evaluating(), self.accelerator.autocast():
+            yield self.model if self.rollout is None else self.rollout.plain
+
+    def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
+        """A group of completions per prompt, each up to and with its end token."""
+        with self.policy() as policy:
             return sampling.sample(
-                self.model if self.rollout is None else self.rollout.plain,
+                policy,
                 prompts,
                 self.num_generations,
                 max_new_tokens=self.max_completion_length,

@@ -21,9 +21,11 @@ from stages.fold import load_folded
 from stages.generate import Completion, read_completion
 from stages.grpo import GENERATED_TOKENS, RESAMPLED, OnPolicyTrainer, Resampling, grpo_arguments
 from stages.hardware import prepare
+from stages.held_out import held_out_rows
 from stages.models import load_tokenizer, stop_token_ids
 from stages.order import wrapped_order
 from stages.rows import Row, read_rows
+from stages.samples import answer
 from stages.shared_prefix import share_prefixes
 from stages.training import new_adapter, planned_steps, train_and_fold
 
@@ -47,11 +49,44 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
         pool, measured = prompts_in_band(cfg, ctx, rows)
     with RewardSet(ctx.rewards) as rewards:
         trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, rewards, pool)
-        result = train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(pool), columns=columns(ctx.rewards))
+        result = train_and_fold(
+            trainer,
+            tokenizer,
+            cfg,
+            ctx,
+            numbers=[index + 1 for index in pool],
+            measure=lambda: held_out_reward(cfg, ctx, tokenizer, trainer, rewards),
+            lower_is_better=False,
+            columns=columns(ctx.rewards),
+        )
     if measured is None:
         return result
     artifacts = {**result.artifacts, "difficulty": ctx.out_dir / FILE}
     return replace(result, metrics={**result.metrics, **measured}, artifacts=artifacts)
+
+
+def held_out_reward(
+    cfg: ReinforceConfig,
+    ctx: StageContext,
+    tokenizer: PreTrainedTokenizerBase,
+    trainer: OnPolicyTrainer,
+    rewards: RewardSet,
+) -> dict[str, float]:
+    """The mean total of greedy replies to held-out prompts, as `eval_reward`."""
+    rows = held_out_rows(cfg, ctx)
+    with trainer.policy() as policy:
+        replies = answer(
+            policy,
+            tokenizer,
+            ctx.start,
+            rows,
+            max_new_tokens=cfg.max_new_tokens,
+            batch_size=cfg.batch_size * cfg.group_size,
+            seed=ctx.seed,
+        )
+    samples = [row.sample(reply[0].text) for row, reply in zip(rows, replies, strict=True)]
+    scores = rewards.require_all(samples, lambda place: f"held-out row {place + 1}")
+    return {"eval_reward": fmean(score.total for score in scores)}
 
 
 def columns(rewards: Mapping[str, RewardConfig]) -> dict[str, str]:
