@@ -43,28 +43,42 @@ class PipelineRun:
     stop: StopRequest
     results: dict[str, StageResult] = field(default_factory=dict)
 
-    def close(self, state: str, error: BaseException | None = None) -> None:
+    def close(self, state: str) -> None:
         """Write down how the run ended."""
         verdicts = [
             result.verdict for result in self.results.values() if result.verdict and result.verdict in EXIT_CODES
         ]
-        self.record.end(state, verdicts[-1] if verdicts else None)
-        self.tracker.artifact(self.record.values["mlflow_run"], self.record.folder / "pipeline.json")
-        self.tracker.finish(self.record.values["mlflow_run"], "FAILED" if error else "FINISHED")
+        try:
+            self.record.end(state, verdicts[-1] if verdicts else None)
+            self.tracker.artifact(self.record.values["mlflow_run"], self.record.folder / "pipeline.json")
+            self.tracker.finish(self.record.values["mlflow_run"], _MLFLOW_STATUS.get(state, "FINISHED"))
+        finally:
+            self.record.release()
+
+
+_MLFLOW_STATUS = {"failed": "FAILED", "interrupted": "KILLED", "cancelled": "KILLED"}
 
 
 def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
     """Do a step, or take its result from the store; returns the result and whether it was taken.
 
     Raises:
+        Interrupted: The run was asked to end.
         Exception: Whatever the stage raises; the step is then recorded as failed.
     """
     entry = run.workspace.entry(inputs)
+    told = ""
 
-    def say_waiting() -> None:
-        run.console.say(f"{inputs.name}: another process is making {entry.id}; waiting for it")
+    def on_wait(holder: str) -> None:
+        nonlocal told
+        if holder != told:
+            run.console.say(f"{inputs.name}: waiting for {holder}, which is making {entry.id}")
+            run.record.update_step(inputs.name, state="waiting", store=entry.id)
+            told = holder
+        if run.stop.requested():
+            raise Interrupted(f"{inputs.name}: interrupted")
 
-    with run.workspace.store.locked(entry, say_waiting):
+    with run.workspace.store.locked(entry, run.record.holder, on_wait):
         result = entry.result()
         if result is not None:
             _reuse(run, inputs, entry, result)
@@ -104,9 +118,9 @@ def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
         with _logging_to(entry.path / "log.txt"):
             result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, child))
     except BaseException as error:
-        state = "interrupted" if run.stop.requested() else "failed"
+        state = run.stop.ended(error)
         run.record.update_step(inputs.name, state=state, error=f"{type(error).__name__}: {error}")
-        run.tracker.finish(child, "KILLED" if run.stop.requested() else "FAILED")
+        run.tracker.finish(child, _MLFLOW_STATUS[state])
         raise
     seconds = time.monotonic() - started
     entry.write_result(result, seconds)
@@ -142,6 +156,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, child: str) -> 
 
     def progress(what: str, done: int, total: int) -> None:
         run.console.progress(inputs.name, what, done, total)
+        run.record.progress(inputs.name, what, done, total)
         if run.stop.requested() and what != "train":  # training is asked by `stopping`, and saves first
             raise Interrupted(f"{inputs.name}: interrupted")
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -36,7 +37,8 @@ class Tracker:
         embedded = f"sqlite:///{runs_dir / 'mlflow.db'}"
         self.uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded
         try:
-            with _impatient():
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            with _impatient(), FileLock(runs_dir / ".mlflow.lock"):  # two first migrations at once fail half-way
                 self.client = MlflowClient(tracking_uri=self.uri)
                 found = self.client.get_experiment_by_name(config.experiment)
                 location = (runs_dir / "mlartifacts").as_uri() if self.uri == embedded else None
