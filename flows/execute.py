@@ -19,11 +19,11 @@ from omegaconf import OmegaConf
 from conf.loader import dump
 from conf.run import RunConfig
 from flows.console import Console, clock
-from flows.mirror import EntryMirror, RunMirror
+from flows.mirror import STATUS, EntryMirror, RunMirror
 from flows.outcome import EXIT_CODES
 from flows.progress_log import ProgressLog
 from flows.record import Record
-from flows.stop import StopRequest
+from flows.stop import Stopped, StopRequest
 from flows.store import Entry
 from flows.workspace import StepInputs, Workspace
 from rewards.sources import reward_sources
@@ -44,28 +44,39 @@ class PipelineRun:
     error: BaseException | None = None
 
     def close(self, state: str, error: BaseException | None = None) -> None:
-        """Write down how the run ended."""
+        """Write down how the run ended, and keep the error that says so to whoever waits for the run."""
         verdicts = [
             result.verdict for result in self.results.values() if result.verdict and result.verdict in EXIT_CODES
         ]
-        self.record.end(state, verdicts[-1] if verdicts else None)
-        self.error = error
-        if not self.mirror.sync(insist=True):
-            self.console.say("what MLflow has not got yet is sent by the next run that reaches it")
+        self.error = Stopped(self.stop.reason) if isinstance(error, Interrupted) else error
+        try:
+            self.record.end(state, verdicts[-1] if verdicts else None)
+            if not self.mirror.sync(insist=True):
+                self.console.say("what MLflow has not got yet is sent by the next run that reaches it")
+        finally:
+            self.record.release()
 
 
 def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
     """Do a step, or take its result from the store; returns the result and whether it was taken.
 
     Raises:
+        Interrupted: The run was asked to end.
         Exception: Whatever the stage raises; the step is then recorded as failed.
     """
     entry = run.workspace.entry(inputs)
+    told = ""
 
-    def say_waiting() -> None:
-        run.console.say(f"{inputs.name}: another process is making {entry.id}; waiting for it")
+    def on_wait(holder: str) -> None:
+        nonlocal told
+        if holder != told:
+            run.console.say(f"{inputs.name}: waiting for {holder}, which is making {entry.id}")
+            run.record.update_step(inputs.name, state="waiting", store=entry.id)
+            told = holder
+        if run.stop.requested():
+            raise Interrupted(f"{inputs.name}: interrupted")
 
-    with run.workspace.store.locked(entry, say_waiting):
+    with run.workspace.store.locked(entry, run.record.holder, on_wait):
         result = entry.result()
         if result is not None:
             _reuse(run, inputs, entry, result)
@@ -96,9 +107,9 @@ def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
         with _logging_to(entry.path / "log.txt"):
             result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, mirror))
     except BaseException as error:
-        state = "interrupted" if run.stop.requested() else "failed"
+        state = run.stop.ended(error)
         run.record.update_step(inputs.name, state=state, error=f"{type(error).__name__}: {error}")
-        mirror.status = "KILLED" if run.stop.requested() else "FAILED"
+        mirror.status = STATUS[state]
         raise
     seconds = time.monotonic() - started
     entry.write_result(result, seconds)
@@ -135,6 +146,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, mirror: EntryMi
 
     def progress(what: str, done: int, total: int) -> None:
         run.console.progress(inputs.name, what, done, total)
+        run.record.progress(inputs.name, what, done, total)
         if run.stop.requested() and what != "train":  # training is asked by `stopping`, and saves first
             raise Interrupted(f"{inputs.name}: interrupted")
 

@@ -4,80 +4,75 @@ A run needs the server to begin; after that `pipeline.json` is the truth, and th
 at the end of the run, or when the next one starts.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas import FlowRun, State
+from prefect.client.schemas import FlowRun, State, TaskRun
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from conf.errors import UserError
 from flows.execute import PipelineRun
+from flows.prefect_server import server_name, unreachable
 from flows.record import Record
 from flows.references import pipeline_records
 
-Flow = Callable[[dict[str, Any], Sequence[str], Callable[[PipelineRun], None]], dict[str, Any]]
-
-_COMPLETED = ("completed", "stopped")
-_ENDED = (*_COMPLETED, "failed", "interrupted")
-_STEP_STATES = {"completed": "Completed", "cached": "Cached"}
-
-
-def check_server() -> None:
-    """Ask the server for a sign of life; without `PREFECT_API_URL` Prefect starts one of its own, for the run.
-
-    Raises:
-        UserError: Nobody answers there.
-    """
-    url = PREFECT_API_URL.value()
-    if url is None:
-        return
-    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-        client = get_client(sync_client=True, httpx_settings={"timeout": 10})
-        with client:
-            error = client.api_healthcheck()
-    if error is not None:
-        raise _unreachable(error)
+_STATES: dict[str, Callable[..., State[Any]]] = {
+    "completed": Completed,
+    "cached": partial(Completed, name="Cached"),
+    "stopped": Completed,
+    "failed": Failed,
+    "interrupted": Crashed,
+    "cancelled": Cancelled,
+}
+"""Prefect's state of a run or a step that has ended, by the record's."""
 
 
-def run_flow(flow: Flow, config: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
     """Call the flow; what came of the run counts, even when the server could not be told.
+
+    Args:
+        flow: `flows.posttrain.posttrain`.
+        arguments: Its arguments, all but the last.
 
     Returns:
         The run's record.
 
     Raises:
-        UserError: The server went away before the run began, or whatever else the run raises as such.
-        Exception: Whatever the run raises.
+        UserError: The server went away before the run began.
+        Exception: Whatever ended the run early.
     """
     opened: list[PipelineRun] = []
     try:
         with _patient_for_seconds():
-            flow(config, overrides, opened.append)
+            state: State[Any] = flow(*arguments, opened.append, return_state=True)
     except BaseException as error:
-        run = opened[0] if opened else None
-        if run is None and isinstance(error, httpx.TransportError):
-            raise _unreachable(error) from error
-        if run is None or run.record.values["state"] not in _ENDED:
+        if not opened and isinstance(error, httpx.TransportError):
+            raise unreachable(error) from error
+        if not opened or opened[0].record.values["state"] not in _STATES:
             raise
-        told = run.error is error
+        told = opened[0].error is error
         if not told:
-            run.console.say(f"{_what_failed(error)}; the next run tells it how this one ended")
-        run.record.update(prefect_told=told)
-        if run.error is not None:
-            raise run.error from None
+            reason = str(error) or type(error).__name__
+            opened[0].console.say(f"{server_name()} could not be told how the run ended ({reason}); the next run does")
     else:
-        opened[0].record.update(prefect_told=True)
-    return opened[0].record.values
+        if not opened:
+            state.result()  # raises what the run failed of before it began
+        told = True
+    run = opened[0]
+    run.record.update(prefect_told=told)
+    if run.error is not None:
+        raise run.error
+    return run.record.values
 
 
 def catch_up(runs_dir: Path) -> None:
@@ -86,7 +81,7 @@ def catch_up(runs_dir: Path) -> None:
     untold = [
         values
         for values in pipeline_records(runs_dir)
-        if values["state"] in _ENDED and not values.get("prefect_told", True) and values["prefect_url"] == url
+        if values["state"] in _STATES and not values.get("prefect_told", True) and values["prefect_url"] == url
     ]
     if not untold:
         return
@@ -106,17 +101,19 @@ def _tell(client: SyncPrefectClient, record: Mapping[str, Any]) -> None:
         return
     for task_run in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id]))):
         step = record["steps"].get(task_run.name)
-        if step and not (task_run.state and task_run.state.is_final()):
-            state = _state(_STEP_STATES.get(step["state"]), step["error"] or step["state"], record["ended"])
-            client.set_task_run_state(task_run.id, state, force=True)
-    if not (flow_run.state and flow_run.state.is_final()):
-        name = "Completed" if record["state"] in _COMPLETED else None
-        client.set_flow_run_state(flow_run.id, _state(name, record["state"], record["ended"]), force=True)
+        if step and step["state"] in _STATES and not _is_final(task_run):
+            client.set_task_run_state(task_run.id, _state(step["state"], record["ended"], step["error"]), force=True)
+    if not _is_final(flow_run):
+        client.set_flow_run_state(flow_run.id, _state(record["state"], record["ended"]), force=True)
 
 
-def _state(completed: str | None, message: str, ended: str) -> "State[Any]":
-    when = datetime.fromisoformat(ended)
-    return Completed(name=completed, timestamp=when) if completed else Failed(message=message, timestamp=when)
+def _is_final(run: FlowRun | TaskRun) -> bool:
+    return run.state is not None and run.state.is_final()
+
+
+def _state(state: str, ended: str | None, message: str | None = None) -> State[Any]:
+    when = datetime.fromisoformat(ended) if ended else datetime.now(UTC)  # it died, and could not say when
+    return _STATES[state](message=message or f"pipeline.json: {state}", timestamp=when)
 
 
 @contextmanager
@@ -132,13 +129,3 @@ def _patient_for_seconds() -> Iterator[None]:
             yield
     finally:
         EventsWorker.set_client_override(None)
-
-
-def _what_failed(error: BaseException) -> str:
-    return f"Prefect's server at {PREFECT_API_URL.value()} does not answer ({error or type(error).__name__})"
-
-
-def _unreachable(error: Exception) -> UserError:
-    return UserError(
-        f"PREFECT_API_URL: {_what_failed(error)}; start it, or unset PREFECT_API_URL: a run then brings one of its own"
-    )

@@ -19,7 +19,13 @@ from flows.references import pipeline_records
 from flows.store import Entry, write_json
 from flows.tracking import Tracker
 
-_STATUS = {"completed": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+STATUS = {
+    "completed": "FINISHED",
+    "stopped": "FINISHED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+    "cancelled": "KILLED",
+}
 """MLflow's word for how a run or a step ended."""
 
 _ROWS_AT_ONCE = 50
@@ -166,7 +172,6 @@ class RunMirror:
         Raises:
             UserError: MLflow cannot be used, and is required.
         """
-        self._record.values["mlflow_uri"] = self.tracker.uri
         self.tracker.attempt(self._send, required=self.tracker.required)
 
     def add(self, step: str, entry: Entry) -> EntryMirror:
@@ -188,9 +193,10 @@ class RunMirror:
         for name, step in steps.items():
             if step["state"] == "cached" and step["mlflow_run"] is None:
                 self._record.update_step(name, mlflow_run=self._link(parent, name, step))
-        if values["state"] in _STATUS and not values["mlflow_done"]:
+        if values["state"] in STATUS and not values["mlflow_done"]:
             self.tracker.artifact(parent, self._record.folder / "pipeline.json")
-            self.tracker.status(parent, _STATUS[values["state"]], _milliseconds(values["ended"]))
+            ended = _milliseconds(values["ended"]) if values["ended"] else None  # it died, and could not say when
+            self.tracker.status(parent, STATUS[values["state"]], ended)
             self._record.update(mlflow_done=True)
 
     def _open(self) -> str:
@@ -225,7 +231,7 @@ class RunMirror:
 def catch_up(tracker: Tracker, runs_dir: Path) -> None:
     """Send what MLflow has not got of the pipeline runs that ended while it was away."""
     for values in pipeline_records(runs_dir):
-        if values["state"] in _STATUS and not values.get("mlflow_done", True) and values["mlflow_uri"] == tracker.uri:
+        if values["state"] in STATUS and not values.get("mlflow_done", True) and values["mlflow_uri"] == tracker.uri:
             RunMirror(tracker, Record.existing(runs_dir, values)).sync()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
@@ -54,6 +55,7 @@ class Tracker:
         self.connections = 0
         self._experiment_name = config.experiment
         self._location = (runs_dir / "mlartifacts").as_uri() if self.uri == embedded else None
+        self._runs_dir = runs_dir
         self._say = say
         self._refused: set[str] = set()
         self._client: MlflowClient | None = None
@@ -149,10 +151,12 @@ class Tracker:
         if self._client is not None:
             return
         client = MlflowClient(tracking_uri=self.uri)
-        found = client.get_experiment_by_name(self._experiment_name)
-        self._experiment = (
-            found.experiment_id if found else client.create_experiment(self._experiment_name, self._location)
-        )
+        self._runs_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._runs_dir / ".mlflow.lock"):  # two first migrations at once fail half-way
+            found = client.get_experiment_by_name(self._experiment_name)
+            self._experiment = (
+                found.experiment_id if found else client.create_experiment(self._experiment_name, self._location)
+            )
         self._client = client
         self.connections += 1
 
