@@ -19,7 +19,8 @@ from omegaconf import OmegaConf
 from conf.loader import dump
 from conf.run import RunConfig
 from flows.console import Console, clock
-from flows.mirror import STATUS, EntryMirror, RunMirror
+from flows.entry_mirror import EntryMirror
+from flows.mirror import STATUS, RunMirror
 from flows.outcome import EXIT_CODES
 from flows.progress_log import ProgressLog
 from flows.record import Record
@@ -49,12 +50,9 @@ class PipelineRun:
             result.verdict for result in self.results.values() if result.verdict and result.verdict in EXIT_CODES
         ]
         self.error = Stopped(self.stop.reason) if isinstance(error, Interrupted) else error
-        try:
-            self.record.end(state, verdicts[-1] if verdicts else None)
-            if not self.mirror.sync(insist=True):
-                self.console.say("what MLflow has not got yet is sent by the next run that reaches it")
-        finally:
-            self.record.release()
+        self.record.end(state, verdicts[-1] if verdicts else None)
+        if not self.mirror.sync(insist=True):
+            self.console.say("what MLflow has not got yet is sent by the next run that reaches it")
 
 
 def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:

@@ -4,8 +4,8 @@ A run needs the server to begin; after that `pipeline.json` is the truth, and th
 at the end of the run, or when the next one starts.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.execute import PipelineRun
+from flows.liveness import is_alive
 from flows.prefect_server import server_name, unreachable
 from flows.record import Record
 from flows.references import pipeline_records
@@ -55,6 +56,9 @@ def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
     try:
         with _patient_for_seconds():
             state: State[Any] = flow(*arguments, opened.append, return_state=True)
+        if not opened:
+            state.result()  # raises what the run failed of before it began
+        told = True
     except BaseException as error:
         if not opened and isinstance(error, httpx.TransportError):
             raise unreachable(error) from error
@@ -64,12 +68,10 @@ def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
         if not told:
             reason = str(error) or type(error).__name__
             opened[0].console.say(f"{server_name()} could not be told how the run ended ({reason}); the next run does")
-    else:
-        if not opened:
-            state.result()  # raises what the run failed of before it began
-        told = True
     run = opened[0]
-    run.record.update(prefect_told=told)
+    with contextlib.suppress(OSError):  # a disk that is full must not hide what the run failed of
+        run.record.update(prefect_told=told)
+    run.record.release()
     if run.error is not None:
         raise run.error
     return run.record.values
@@ -77,11 +79,13 @@ def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
 
 def catch_up(runs_dir: Path) -> None:
     """Tell the server how runs ended that it knows nothing better of than that they were running."""
-    url = PREFECT_API_URL.value()
     untold = [
         values
         for values in pipeline_records(runs_dir)
-        if values["state"] in _STATES and not values.get("prefect_told", True) and values["prefect_url"] == url
+        if values["state"] in _STATES
+        and not values.get("prefect_told", True)
+        and values["prefect_url"] == PREFECT_API_URL.value()
+        and not is_alive(runs_dir / "pipelines" / values["id"])
     ]
     if not untold:
         return
@@ -116,7 +120,7 @@ def _state(state: str, ended: str | None, message: str | None = None) -> State[A
     return _STATES[state](message=message or f"pipeline.json: {state}", timestamp=when)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _patient_for_seconds() -> Iterator[None]:
     """A server of the user's may be gone: by itself Prefect waits for it for minutes, per request and per event."""
     url = PREFECT_API_URL.value()

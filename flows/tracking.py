@@ -152,7 +152,7 @@ class Tracker:
             return
         client = MlflowClient(tracking_uri=self.uri)
         self._runs_dir.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._runs_dir / ".mlflow.lock"):  # two first migrations at once fail half-way
+        with FileLock(self._runs_dir / ".mlflow.lock", timeout=120):  # two first migrations at once fail half-way
             found = client.get_experiment_by_name(self._experiment_name)
             self._experiment = (
                 found.experiment_id if found else client.create_experiment(self._experiment_name, self._location)
@@ -208,7 +208,9 @@ def _forget_database(uri: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What went wrong; of a failed request its cause, without the request."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line.rpartition("(Caused by ")[2].removesuffix(")") if "(Caused by " in line else line
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

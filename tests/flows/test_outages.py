@@ -10,8 +10,10 @@ import pytest
 from mlflow import MlflowClient
 
 from flows.cli import main
+from flows.compose import compose_run
 from flows.console import Console
 from flows.flow_report import catch_up
+from flows.record import Record
 from flows.references import pipeline_records
 from tests.flows.servers import Server, free_port
 
@@ -133,6 +135,26 @@ def test_a_database_that_is_deleted_in_mid_run_is_made_anew(runs_dir, at_row):
     at_row(2, database.unlink)
     assert main([*SFT, f"sft.max_steps={STEPS}", f"runs_dir={runs_dir}"]) == 0
     check_mirrored(f"sqlite:///{database}", pipeline_records(runs_dir)[-1], runs_dir)
+
+
+def test_the_flow_run_of_a_run_that_died_does_not_stay_running(prefect_server, tmp_path):
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL
+    from prefect.states import Running
+
+    def never_called() -> None: ...
+
+    with get_client(sync_client=True) as client:
+        flow_run = client.create_flow_run(flow(never_called), state=Running())
+    record = Record(compose_run(SFT[1:]), tmp_path, [])
+    record.begin(prefect_run=str(flow_run.id), prefect_url=PREFECT_API_URL.value())
+    catch_up(tmp_path)
+    assert prefect_states(record.values) == ["Running"]  # it is alive
+    record.release()
+    catch_up(tmp_path)
+    assert prefect_states(record.values) == ["Crashed"]
+    assert pipeline_records(tmp_path)[0]["prefect_told"]
 
 
 def test_no_prefect_server_is_one_clear_line_soon(runs_dir, capsys):
