@@ -1,16 +1,32 @@
-"""Being asked to end early: the first SIGTERM or Ctrl-C lets a stage keep what it has done, the second ends it at once.
+"""Being asked to end early: a stage then keeps what it has done, and the same command continues.
 
-Python delivers signals to the main thread alone; a flow that runs elsewhere is stopped by whoever runs it.
+Asked by `ratchet cancel`, by SIGTERM or by Ctrl-C; a second signal ends the run at once. Python delivers signals to the
+main thread alone; a flow that runs elsewhere is stopped by whoever runs it.
 """
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from stages.contract import Interrupted
+
+CANCEL = "cancel"
+"""Name of the file in a run's folder that asks the run to end, and the reason when it did."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(Interrupted):
+    """A run ended early because it was asked to, for a reason: SIGINT, SIGTERM or cancel."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(f"{'cancelled' if reason == CANCEL else 'interrupted'}; the same command continues")
+        self.reason = reason
+        self.exit_code = 128 + (signal.SIGINT if reason == signal.SIGINT.name else signal.SIGTERM)
 
 
 class StopRequest:
@@ -18,20 +34,25 @@ class StopRequest:
 
     Args:
         say: Told so at once, for the person who waits.
+        folder: The run's folder, where `ratchet cancel` leaves its request.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], folder: Path) -> None:
         self._say = say
-        self._signal: signal.Signals | None = None
-
-    @property
-    def reason(self) -> str | None:
-        """What asked (`SIGINT`, `SIGTERM`), or None."""
-        return self._signal.name if self._signal else None
+        self._cancel = folder / CANCEL
+        self.reason: str | None = None
 
     def requested(self) -> bool:
         """Whether to end as soon as nothing is lost by it."""
+        if self.reason is None and self._cancel.exists():
+            self._take(CANCEL, "cancelled: ends as soon as what is done is kept")
         return self.reason is not None
+
+    def ended(self, error: BaseException) -> str:
+        """How a run has ended that ends with this error: `cancelled`, `interrupted` or `failed`."""
+        if isinstance(error, Interrupted):
+            return "cancelled" if self.reason == CANCEL else "interrupted"
+        return "failed" if isinstance(error, Exception) else "interrupted"
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -51,5 +72,8 @@ class StopRequest:
         received = signal.Signals(number)
         for each, handler in self._before.items():
             signal.signal(each, handler)
-        self._signal = received
-        self._say(f"{received.name}: ends as soon as what is done is kept; once more ends it at once")
+        self._take(received.name, f"{received.name}: ends as soon as what is done is kept; once more ends it at once")
+
+    def _take(self, reason: str, text: str) -> None:
+        self.reason = reason
+        self._say(text)

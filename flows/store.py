@@ -4,9 +4,10 @@
 for with a hash; an entry whose files are gone or changed is treated as if it had never been made.
 """
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,18 +181,43 @@ class Store:
         return [Entry(path.parent) for path in paths if path.parent.name.startswith(prefix)]
 
     @contextmanager
-    def locked(self, entry: Entry, on_wait: Any) -> Iterator[None]:
-        """Hold the entry against other processes; calls `on_wait` first when another one holds it."""
+    def locked(self, entry: Entry, holder: str, on_wait: Callable[[str], None]) -> Iterator[None]:
+        """Hold the entry against other processes; a lock whose holder died is free.
+
+        Args:
+            entry: What to hold.
+            holder: Who holds it; shown to those who wait for it.
+            on_wait: Called with the present holder every half second for as long as another process holds it; it ends
+                the wait by raising.
+        """
         lock = FileLock(self.root / f".{entry.id}.lock")
+        note = self.root / f".{entry.id}.holder"
+        while True:
+            try:
+                lock.acquire(timeout=0)
+                break
+            except Timeout:
+                on_wait(_read_note(note))
+                with contextlib.suppress(Timeout):
+                    lock.acquire(timeout=_WAIT_SECONDS)
+                    break
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            on_wait()
-            lock.acquire()
-        try:
+            write_atomically(note, holder)
             yield
         finally:
+            note.unlink(missing_ok=True)
             lock.release()
+
+
+_WAIT_SECONDS = 0.5
+
+
+def _read_note(path: Path) -> str:
+    """Who holds a lock; it is only for people to read, and may not be there yet."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return "another process"
 
 
 def _remove(path: Path) -> None:

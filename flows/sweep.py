@@ -13,9 +13,10 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 
 from conf.errors import UserError
-from flows.commands.run import run_pipeline
+from flows.commands.run import command_line, run_pipeline
 from flows.compose import clear_errors, load_checked, register, to_plain, translate
 from flows.outcome import EXIT_CODES, scores
+from flows.stop import CANCEL, Stopped
 from stages.table import table
 
 
@@ -31,7 +32,7 @@ def sweep(overrides: Sequence[str], config_dir: str | None) -> int:
 
     def job(composed: Any) -> None:
         asked = [str(item) for item in HydraConfig.get().overrides.task]
-        code, outcome = _run_job(to_plain(composed), asked)
+        code, outcome = _run_job(to_plain(composed), asked, command_line("run", asked, config_dir))
         codes.append(code)
         outcomes.append({"job": str(len(outcomes)), "overrides": " ".join(_varied(asked, overrides)), **outcome})
 
@@ -47,12 +48,16 @@ def sweep(overrides: Sequence[str], config_dir: str | None) -> int:
     return next((code for code in codes if code), 0)
 
 
-def _run_job(values: dict[str, Any], overrides: Sequence[str]) -> tuple[int, dict[str, str]]:
+def _run_job(values: dict[str, Any], overrides: Sequence[str], command: list[str]) -> tuple[int, dict[str, str]]:
     print(f"\n== {' '.join(overrides)}", file=sys.stderr)
     try:
-        record = run_pipeline(load_checked(values, overrides), overrides)
+        record = run_pipeline(load_checked(values, overrides), overrides, command)
     except UserError as error:
         return 2, _outcome("bad input", error=str(error))
+    except Stopped as stopped:
+        if stopped.reason != CANCEL:  # a signal is meant for all jobs
+            raise
+        return stopped.exit_code, _outcome("cancelled")
     except Exception as error:
         return 1, _outcome("failed", error=f"{type(error).__name__}: {error}")
     return EXIT_CODES[record["verdict"]], _outcome(record["state"], record)
