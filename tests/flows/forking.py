@@ -16,6 +16,10 @@ _PRELOAD = [
     "flows.cli",
     "flows.commands.run",
     "flows.posttrain",
+    "flows.prefect_server",
+    "prefect.flow_engine",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "alembic.command",
     *(f"stages.{name}" for name in ("audit", "sft", "pairs", "preference", "probe", "reinforce", "evaluate")),
 ]
 
