@@ -1,7 +1,6 @@
 """The store: an entry is only as good as its files, and one process at a time makes it."""
 
 import multiprocessing
-import time
 from pathlib import Path
 
 import pytest
@@ -155,7 +154,7 @@ def test_another_format_is_refused(store, content):
 
 def _hold(runs_dir: Path, held: multiprocessing.Event, release: multiprocessing.Event) -> None:
     store = Store(runs_dir)
-    with store.locked(store.entry("sft", "abc"), lambda: None):
+    with store.locked(store.entry("sft", "abc"), "run-1 (pid 7 on host)", lambda _: None):
         held.set()
         release.wait(30)
 
@@ -166,13 +165,13 @@ def test_a_second_process_waits_and_says_so(store):
     other = context.Process(target=_hold, args=(store.root.parent, held, release))
     other.start()
     assert held.wait(60)
-    said: list[float] = []
+    said: list[str] = []
 
-    def say() -> None:
-        said.append(time.monotonic())
+    def say(holder: str) -> None:
+        said.append(holder)
         release.set()
 
-    with store.locked(store.entry("sft", "abc"), say):
-        assert len(said) == 1
+    with store.locked(store.entry("sft", "abc"), "run-2", say):
+        assert set(said) == {"run-1 (pid 7 on host)"}
     other.join(30)
     assert other.exitcode == 0
