@@ -22,17 +22,18 @@ from stages.contract import StageResult
 
 
 @flow(name="posttrain", validate_parameters=False, persist_result=False)
-def posttrain(config: dict[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
+def posttrain(config: dict[str, Any], overrides: Sequence[str] = (), checked: bool = False) -> dict[str, Any]:
     """Run a pipeline.
 
     Args:
         config: The composed configuration as plain values.
         overrides: What was asked for on the command line; recorded, not interpreted.
+        checked: Whether `Workspace.check` has seen this configuration just now.
 
     Returns:
         The run's record, as written to `pipeline.json`.
     """
-    run = open_run(config, overrides)
+    run = open_run(config, overrides, checked)
     try:
         stopped = run_steps(run)
     except BaseException as error:
@@ -55,11 +56,13 @@ def run_steps(run: PipelineRun) -> bool:
     return False
 
 
-def open_run(config: dict[str, Any], overrides: Sequence[str]) -> PipelineRun:
+def open_run(config: dict[str, Any], overrides: Sequence[str], checked: bool = False) -> PipelineRun:
     """Resolve everything that needs no model, and open the run's record and its tracking run."""
     parsed = load_run(config)
     workspace = Workspace(parsed)
-    workspace.check()
+    if not checked:
+        workspace.check()
+    workspace.find_models()
     record = Record(parsed, workspace.runs_dir, overrides)
     tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
     parent = tracker.start(record.id, tags={"ratchet.pipeline": record.id})

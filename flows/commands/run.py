@@ -29,5 +29,5 @@ def run_pipeline(config: RunConfig, overrides: Sequence[str]) -> dict[str, Any]:
 
     from flows.posttrain import posttrain
 
-    record: dict[str, Any] = posttrain(dump(config.sections), list(overrides))
+    record: dict[str, Any] = posttrain(dump(config.sections), list(overrides), checked=True)
     return record

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from conf.errors import UserError
 from flows.compose import compose_run
 from flows.store import Store, write_json
 from flows.workspace import Workspace
@@ -41,11 +40,6 @@ def test_latest_means_what_it_meant_before_the_run_began(runs_dir, tiny):
     started.check()
     record(runs_dir, "run-2", None)  # the run under way: the latest one now, with nothing done
     assert started.inputs("sft", {}).models["start"].identity == tiny.identity
-
-
-def test_a_start_that_cannot_be_had_is_found_before_anything_runs(runs_dir):
-    with pytest.raises(UserError, match="nope: no run has that name"):
-        workspace(runs_dir, "pipeline.reinforce.start=run/nope").check()
 
 
 def test_prepared_rows_that_are_gone_are_made_again(runs_dir):
