@@ -14,7 +14,7 @@ from stages.cache import cached_sha256
 from stages.contract import ModelRef
 
 _PICKLED = ("*.bin", "*.pt", "*.pth")
-_TOKENIZERS = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.*", "*.tiktoken")
 _CONVERT = "AutoModelForCausalLM.from_pretrained({0!r}).save_pretrained({1!r}), with transformers, writes safetensors"
 _INDEX = "model.safetensors.index.json"
 _IDENTITY_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
@@ -74,7 +74,10 @@ def directory_identity(directory: Path) -> str:
     if not directory.is_dir():
         raise UserError(f"model.id: there is no directory {directory}; give one with a model, or a hub id (owner/name)")
     if not (directory / "config.json").is_file():
-        raise UserError(f"model.id: {directory} is no model directory: it has no config.json")
+        raise UserError(
+            f"model.id: {directory} is no model directory: it has no config.json (beside it belong a tokenizer and "
+            "*.safetensors)"
+        )
     if not any(list(directory.glob(pattern)) for pattern in _TOKENIZERS):
         raise UserError(
             f"model.id: {directory} has no tokenizer (looked for {', '.join(_TOKENIZERS)}); copy its files there"

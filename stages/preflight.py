@@ -21,6 +21,9 @@ from stages.rows import Row, read_rows
 _LEARNT = {"sft": ("response",), "preference": ("chosen", "rejected")}
 """Fields without which a row has nothing to learn from, by stage."""
 
+_FIRST = ("max_prompts", "max_rows")
+"""Settings by which a stage takes only the first of its training rows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStep:
@@ -81,9 +84,9 @@ def check_rows(steps: Sequence[PlannedStep], sources: Sources, folder: Path) -> 
     for step in steps:
         if step.data:
             _check_training(step, sources)
-    scored = {(id(rewards), path): rewards for step in steps for rewards, path in _scored(step)}
-    for (_, path), rewards in scored.items():
-        _check_references(rewards, path, sources, folder)
+    scored = {(id(one.rewards), one.path, one.first): one for step in steps for one in _scored(step)}
+    for one in scored.values():
+        _check_references(one, sources, folder)
 
 
 def _check_training(step: PlannedStep, sources: Sources) -> None:
@@ -103,28 +106,39 @@ def _check_training(step: PlannedStep, sources: Sources) -> None:
             raise UserError(f"{sources.source(path)}: step {step.name!r} ({step.stage}): {error}") from None
 
 
-def _scored(step: PlannedStep) -> Iterator[tuple[Mapping[str, RewardConfig], Path]]:
-    """The rewards of a step and its suites, each with the rows whose replies they will score."""
+@dataclass(frozen=True)
+class _Scored:
+    """Rewards, and the rows whose replies they will score: the first ones of a file, or all."""
+
+    rewards: Mapping[str, RewardConfig]
+    path: Path
+    first: int | None
+
+
+def _scored(step: PlannedStep) -> Iterator[_Scored]:
     if step.rewards and step.data:
-        yield step.rewards, step.data["train"]
+        first = next((getattr(step.settings, name) for name in _FIRST if hasattr(step.settings, name)), None)
+        yield _Scored(step.rewards, step.data["train"], first)
     for suite in step.suites.values():
-        yield suite.rewards, suite.rows
+        yield _Scored(suite.rewards, suite.rows, suite.max_rows)
 
 
-def _check_references(rewards: Mapping[str, RewardConfig], path: Path, sources: Sources, folder: Path) -> None:
+def _check_references(scored: _Scored, sources: Sources, folder: Path) -> None:
     """Score an empty reply to every row: what a reward cannot judge then is the fault of the row.
 
     Rewards that run programs or code of the user's take too long for that; the audit tries them.
     """
-    light = {name: config for name, config in rewards.items() if _is_light(config)}
-    rows = sources.rows(path)
+    light = {name: config for name, config in scored.rewards.items() if _is_light(config)}
+    if not light:
+        return
+    rows = sources.rows(scored.path)[: scored.first]
     with RewardSet(light, folder) as judges:
         scores = judges.score_all([row.sample("") for row in rows])
     for row, score in zip(rows, scores, strict=True):
         for name, error in score.errors.items():
             raise UserError(
-                f"{sources.place(path, row)}: reward {name!r} cannot judge replies to this row: {error}; "
-                f"mend the row, or the mapping in {sources.section(path)}"
+                f"{sources.place(scored.path, row)}: reward {name!r} cannot judge replies to this row: {error}; "
+                f"mend the row, or the mapping in {sources.section(scored.path)}"
             )
 
 

@@ -48,7 +48,7 @@ def test_a_directory_is_its_content(copy_of_tiny: Any, local: Any) -> None:
         (["config.json"], [], "has no config.json"),
         (["model.safetensors"], [], "has no weights"),
         (["model.safetensors"], ["pytorch_model.bin"], "only pickled weights.* convert them: .*save_pretrained"),
-        (["tokenizer.json"], [], "has no tokenizer"),
+        (["tokenizer.json", "tokenizer_config.json"], [], "has no tokenizer"),
     ],
 )
 def test_directories_that_are_no_models(

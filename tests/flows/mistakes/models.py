@@ -70,7 +70,9 @@ DIRECTORY = [
     broken("half of the weights", half, says=["model/model.safetensors is no safetensors file", "download it again"]),
     broken("a pointer", replaced("model.safetensors", POINTER), says=["model/model.safetensors", "git lfs pull"]),
     broken("missing shard", replaced("model.safetensors.index.json", INDEX), says=["lacks model-2.safetensors"]),
-    broken("no tokenizer", without("tokenizer.json"), says=["model.id: model has no tokenizer", "tokenizer.json"]),
+    broken(
+        "no tokenizer", without("tokenizer.json", "tokenizer_config.json"), says=["model.id: model has no tokenizer"]
+    ),
     broken(
         "broken tokenizer", replaced("tokenizer.json", "{"), says=["model.id: the tokenizer of model cannot be used"]
     ),

@@ -39,7 +39,7 @@ CUSTOM = [
     custom("missing file", None, says=["there is no ", "reward.py"]),
     custom("no function", "x = 1", says=["reward.py has no function 'reward'"]),
     custom("constant", "reward = 1", says=["reward.py has no function 'reward'"]),
-    custom("syntax error", "def reward(completion) return 1", says=["cannot be imported: SyntaxError", "line 1"]),
+    custom("syntax error", "def reward(completion) return 1", says=["SyntaxError: expected ':' (reward.py, line 1)\n"]),
     custom("raises at import", "x = 1\n1 / 0", says=["cannot be imported: ZeroDivisionError", "(reward.py, line 2)"]),
     custom("missing import", "import torhc", says=["cannot be imported: ModuleNotFoundError: No module named 'torhc'"]),
     custom(
