@@ -11,7 +11,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from conf.errors import ConfigError
@@ -92,9 +92,13 @@ def unknown_key(key: str, allowed: list[str], where: str = "") -> str:
     full = f"{where}.{key}" if where else key
     if key in TRL_NAMES:
         return f"{full}: unknown key; Ratchet calls this {TRL_NAMES[key]!r}"
+    return f"{full}: unknown key; {suggestion(key, allowed)}allowed: {', '.join(sorted(allowed))}"
+
+
+def suggestion(key: str, allowed: Iterable[str]) -> str:
+    """`did you mean 'x'? ` for the nearest name there is, or nothing."""
     close = difflib.get_close_matches(key, allowed, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{full}: unknown key; {hint}allowed: {', '.join(sorted(allowed))}"
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:

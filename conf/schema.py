@@ -8,6 +8,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from conf.errors import ConfigError
 from conf.options import option
 from conf.sections import (
     AuditConfig,
@@ -18,6 +19,9 @@ from conf.sections import (
     ReinforceConfig,
     SFTConfig,
 )
+
+_TRACKING = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
+"""Schemes of MLflow's tracking servers and databases."""
 
 
 class Device(enum.Enum):
@@ -93,6 +97,17 @@ class TrackingConfig:
     """MLflow experiment name."""
     required: bool = option(True, outcome=False)
     """Whether a run that finds no MLflow at its start is refused; if not, what it logs is sent later."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address of a tracking server or database."""
+        scheme, mark, _ = (self.uri or "").partition("://")
+        if self.uri is not None and not (mark and scheme.split("+")[0] in _TRACKING) and self.uri != "databricks":
+            raise ConfigError(
+                f"uri: {self.uri!r} is no MLflow tracking server: give its URL (http://HOST:PORT), a database "
+                "(sqlite:///FILE, postgresql://...), or nothing for the embedded database"
+            )
+        if not self.experiment.strip():
+            raise ConfigError("experiment: is empty; give the name of an MLflow experiment")
 
 
 @dataclass

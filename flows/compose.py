@@ -7,6 +7,7 @@ Nothing past this module sees a DictConfig.
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 import conf
-from conf.errors import ConfigError
+from conf.errors import ConfigError, UserError
 from conf.loader import unknown_key
 from conf.run import RunConfig, check_pins, load_run
 from conf.schema import RatchetConfig
 from conf.steps import STAGES
+from conf.textfile import read_text
 
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """What composing raises: beside Hydra's own, for broken YAML, for `pipeline=3`, and for a file that includes itself."""
@@ -52,6 +54,11 @@ def register(config_dir: str | None) -> None:
         raise ConfigError(f"--config-dir: there is no directory {config_dir}")
     directory = Path(config_dir or "conf").resolve()
     _UserDirectory.directory = directory if directory.is_dir() else None
+    _register_schema()
+
+
+@cache
+def _register_schema() -> None:
     Plugins.instance().register(_UserDirectory)
     ConfigStore.instance().store(name="schema", node=RatchetConfig)
 
@@ -108,7 +115,9 @@ def clear_errors() -> Iterator[None]:
 
 
 def _explain(error: Exception) -> str:
-    if isinstance(error, YAMLError | UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError):
+        return _explain_undecodable(error)
+    if isinstance(error, YAMLError):
         return f"a configuration file cannot be read as YAML: {' '.join(str(error).split())}"
     if isinstance(error, RecursionError):
         return "the configuration files include each other in a cycle; look at their defaults lists"
@@ -123,8 +132,7 @@ def _explain(error: Exception) -> str:
     if re.match(r"In '([^']+)': Could not override '[^']+@", first_line):
         return f"{first_line} A file conf/experiment/NAME.yaml starts with the line '# @package _global_'"
     if full_key:
-        reason = str(cause or error).splitlines()[0]
-        return f"{full_key.group(1)}: {reason[0].lower()}{reason[1:]}"
+        return f"{full_key.group(1)}: {_reason(str(cause or error).splitlines()[0])}"
     options = re.search(r"Available options in '([^']+)':\n((?:\t.+\n?)+)", str(error))
     missing = re.search(r"Could not find '([^']+)'", str(error))
     if options and missing:
@@ -140,6 +148,34 @@ def _explain(error: Exception) -> str:
     return " ".join(line.strip() for line in str(error).splitlines()[:2])
 
 
+_REASONS = (
+    (r"Value (?P<got>.*) of type '\w+' could not be converted to Float", "a number"),
+    (r"Value (?P<got>.*) of type '\w+' could not be converted to Integer", "a whole number"),
+    (r"Value (?P<got>.*) is not a valid bool \(type \w+\)", "true or false"),
+    (r"Invalid type assigned: (?P<kind>\w+) is not a subclass of \w+\. value: (?P<got>.*)", "a mapping"),
+    (r"Invalid value assigned: (?P<got>\w+) is not a ListConfig, list or tuple\.", "a list"),
+    (r"Cannot assign (?P<got>\w+) to Dict\[.*", "a mapping"),
+)
+"""What OmegaConf says of a value of another type than the field's, and what it should have been."""
+
+
+def _reason(text: str) -> str:
+    for pattern, expected in _REASONS:
+        if found := re.fullmatch(pattern, text):
+            return f"expected {expected}, got {found['got']}"
+    return f"{text[0].lower()}{text[1:]}"
+
+
+def _explain_undecodable(error: UnicodeDecodeError) -> str:
+    """Name the file, which the error does not."""
+    for path in sorted(_UserDirectory.directory.rglob("*.yaml")) if _UserDirectory.directory else []:
+        try:
+            read_text(path, str(path))
+        except UserError as found:
+            return str(found)
+    return f"a configuration file cannot be read as YAML: {error}"
+
+
 def _choices(group: str) -> list[str]:
     """The files of a configuration group, the user's own included."""
     directories = [Path(conf.__file__).parent, *([_UserDirectory.directory] if _UserDirectory.directory else [])]
@@ -150,6 +186,9 @@ def _explain_unknown(key: str) -> str:
     """Say which keys there are at the place where an unknown one was given."""
     parent, _, name = key.rpartition(".")
     schema = OmegaConf.structured(RatchetConfig)
+    section = key.split(".")[0]
+    if section not in schema:
+        return unknown_key(section, [str(item) for item in schema])
     node: Any = OmegaConf.select(schema, parent) if parent else schema
     if parent.split(".")[0] in ("data", "reward", "suite", "pipeline") or node is None:
         return f"{key}: is not set, so there is nothing to override; write +{key}=... to add it"

@@ -33,6 +33,7 @@ def posttrain(
     overrides: Sequence[str] = (),
     command: Sequence[str] = (),
     run_id: str | None = None,
+    checked: bool = False,
     on_open: Callable[[PipelineRun], None] | None = None,
 ) -> "dict[str, Any] | State[Any]":
     """Run a pipeline.
@@ -42,6 +43,7 @@ def posttrain(
         overrides: What was asked for on the command line; recorded, not interpreted.
         command: The command line that starts the same run again; recorded, for whoever has to.
         run_id: Of a run that another process has begun and recorded for this one.
+        checked: Whether `Workspace.check` has seen this configuration just now.
         on_open: Given the run as soon as it is open.
 
     Returns:
@@ -50,7 +52,7 @@ def posttrain(
     Raises:
         Stopped: A signal asked the run to end early.
     """
-    run = open_run(config, overrides, command, run_id)
+    run = open_run(config, overrides, command, run_id, checked)
     if on_open:
         on_open(run)
     try:
@@ -87,12 +89,18 @@ def run_steps(run: PipelineRun) -> bool:
 
 
 def open_run(
-    config: dict[str, Any], overrides: Sequence[str], command: Sequence[str], run_id: str | None
+    config: dict[str, Any],
+    overrides: Sequence[str],
+    command: Sequence[str] = (),
+    run_id: str | None = None,
+    checked: bool = False,
 ) -> PipelineRun:
     """Resolve everything that needs no model, and open the run's record and its tracking run."""
     parsed = load_run(config)
     workspace = Workspace(parsed)
-    workspace.check()
+    if not checked:
+        workspace.check()
+    workspace.find_models()
     console = Console()
     tracker = Tracker(parsed.sections.tracking, workspace.runs_dir, console.say)
     record = Record(parsed, workspace.runs_dir, overrides, command, run_id)

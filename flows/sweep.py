@@ -1,6 +1,7 @@
 """`ratchet run -m`: Hydra's own sweeper decides the jobs; they run one after the other and share the store.
 
-A failed job does not stop the others; every job's outcome stands in one table at the end.
+A mistake in any of them is found before the first one runs. A failed job does not stop the others; every job's outcome
+stands in one table at the end.
 """
 
 import os
@@ -13,10 +14,12 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 
 from conf.errors import UserError
-from flows.commands.run import command_line, run_pipeline
+from conf.run import RunConfig
+from flows.commands.run import run_pipeline
 from flows.compose import clear_errors, load_checked, register, to_plain, translate
 from flows.outcome import EXIT_CODES, scores
 from flows.stop import CANCEL, Stopped
+from flows.workspace import Workspace
 from stages.table import table
 
 
@@ -27,14 +30,10 @@ def sweep(overrides: Sequence[str], config_dir: str | None) -> int:
         0 when all is well, otherwise the exit code of the first job that was not.
     """
     register(config_dir)
-    outcomes: list[dict[str, str]] = []
-    codes: list[int] = []
+    composed: list[tuple[dict[str, Any], list[str]]] = []
 
-    def job(composed: Any) -> None:
-        asked = [str(item) for item in HydraConfig.get().overrides.task]
-        code, outcome = _run_job(to_plain(composed), asked, command_line("run", asked, config_dir))
-        codes.append(code)
-        outcomes.append({"job": str(len(outcomes)), "overrides": " ".join(_varied(asked, overrides)), **outcome})
+    def job(values: Any) -> None:
+        composed.append((to_plain(values), [str(item) for item in HydraConfig.get().overrides.task]))
 
     application = hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")(job)
     arguments = ["ratchet", "--multirun", *translate(overrides)]
@@ -42,16 +41,32 @@ def sweep(overrides: Sequence[str], config_dir: str | None) -> int:
     with patch.object(sys, "argv", arguments), patch.dict(os.environ, environment), clear_errors():
         try:
             application()
-        except OSError as error:  # of Hydra's, which makes the directory; a job's are in its outcome
+        except OSError as error:  # of Hydra's, which makes the directory
             raise UserError(f"runs_dir: cannot write to {error.filename} ({error.strerror})") from error
+    jobs = [(_checked(values, asked, _varied(asked, overrides)), asked) for values, asked in composed]
+    outcomes, codes = [], []
+    for number, (config, asked) in enumerate(jobs):
+        code, outcome = _run_job(config, asked, command_line("run", asked, config_dir))
+        codes.append(code)
+        outcomes.append({"job": str(number), "overrides": " ".join(_varied(asked, overrides)), **outcome})
     print(f"\n{table(outcomes)}")
     return next((code for code in codes if code), 0)
 
 
-def _run_job(values: dict[str, Any], overrides: Sequence[str], command: list[str]) -> tuple[int, dict[str, str]]:
+def _checked(values: dict[str, Any], asked: Sequence[str], varied: Sequence[str]) -> RunConfig:
+    """The configuration of a job; says of a mistake which job makes it."""
+    try:
+        config = load_checked(values, asked)
+        Workspace(config).check()
+    except UserError as error:
+        raise UserError(f"{error} (in the job {' '.join(varied)})") from error
+    return config
+
+
+def _run_job(config: RunConfig, overrides: Sequence[str], command: list[str]) -> tuple[int, dict[str, str]]:
     print(f"\n== {' '.join(overrides)}", file=sys.stderr)
     try:
-        record = run_pipeline(load_checked(values, overrides), overrides, command)
+        record = run_pipeline(config, overrides, command)
     except UserError as error:
         return 2, _outcome("bad input", error=str(error))
     except Stopped as stopped:

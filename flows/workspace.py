@@ -15,11 +15,11 @@ from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
 from conf.steps import BASE, STAGES, Step
+from flows.door import check_workspace
 from flows.fingerprint import digest, reward_parts, step_parts
 from flows.references import find_run
 from flows.store import Entry, Store
 from rewards.command import notices
-from rewards.scoring import RewardSet
 from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef, StageResult, Suite
 from stages.data import data_identity, prepare_once
@@ -76,7 +76,7 @@ class Workspace:
         """What a step is given, once the steps it needs are done."""
         step = self.config.steps[name]
         rewards = self.config.rewards[step.reward] if step.reward else {}
-        suites = self._suites(step)
+        suites = self.suites(step)
         values: dict[str, Any] = {
             "models": self._models(name, results),
             "data_id": self._data_id(step, results),
@@ -128,33 +128,46 @@ class Workspace:
         """The data sources the pipeline reads, each once."""
         steps = self.config.steps.values()
         own = [step.data for step in steps if isinstance(step.data, str)]
-        scored = [suite.data for step in steps for suite in self._suites(step).values()]
+        scored = [suite.data for step in steps for suite in self.suites(step).values()]
         return list(dict.fromkeys([*own, *scored]))
 
     def check(self) -> None:
-        """Try everything that can go wrong before a model is loaded: the store, data, rewards, models to start from.
+        """Try everything that can go wrong before a model is loaded (see `flows.door`).
 
         Raises:
             UserError: The first thing that is wrong.
         """
-        self.store.prepare()
-        for source in self.sources():
-            self.prepared(source)
-        for rewards in self.config.rewards.values():
-            RewardSet(rewards, self.base_dir).close()
-        for edge in dict.fromkeys([BASE, *(edge for step in self.config.steps.values() for edge in step.model_edges)]):
-            if edge not in self.config.steps:
-                self._model(edge, {})
+        check_workspace(self)
+
+    def find_models(self) -> list[ModelRef]:
+        """The base and the models of finished runs that steps start from or compare with.
+
+        Raises:
+            UserError: There is no such model, or it has another base.
+        """
+        models = {BASE: self.base}
+        for name, step in self.config.steps.items():
+            for edge in step.model_edges:
+                if edge not in self.config.steps and edge not in models:
+                    try:
+                        models[edge] = self._model(edge, {})
+                    except UserError as error:
+                        raise UserError(f"pipeline.{name}: {error}") from error
+        return list(models.values())
 
     def notices(self) -> list[str]:
         """What a person should know before the run, of the rewards that its steps and suites use."""
         steps = self.config.steps.values()
         used = [step.reward for step in steps if step.reward]
-        used += [suite.reward for step in steps for suite in self._suites(step).values()]
+        used += [suite.reward for step in steps for suite in self.suites(step).values()]
         return [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
 
     def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
         """The step's suites as its stage sees them."""
+        return self.as_suites(inputs.suites)
+
+    def as_suites(self, suites: Mapping[str, SuiteConfig]) -> dict[str, Suite]:
+        """Suites with their rows and rewards."""
         return {
             name: Suite(
                 role=suite.role,
@@ -163,7 +176,7 @@ class Workspace:
                 max_rows=suite.max_rows,
                 max_new_tokens=suite.max_new_tokens,
             )
-            for name, suite in inputs.suites.items()
+            for name, suite in suites.items()
         }
 
     def stage_data(self, inputs: StepInputs) -> Mapping[str, Path]:
@@ -175,7 +188,8 @@ class Workspace:
         takes_suites = "suites" in STAGES[step.stage].needs
         return (step.suites or list(self.config.suites)) if takes_suites else []
 
-    def _suites(self, step: Step) -> dict[str, SuiteConfig]:
+    def suites(self, step: Step) -> dict[str, SuiteConfig]:
+        """The suites a step scores."""
         return {name: self.config.suites[name] for name in self.suite_names(step)}
 
     def _models(self, name: str, results: Mapping[str, StageResult]) -> dict[str, ModelRef]:
@@ -201,7 +215,10 @@ class Workspace:
     def _find(self, text: str) -> ModelRef:
         model = find_run(self.runs_dir, text).model()
         if model.sha256 != self.base.sha256:
-            raise UserError(f"run/{text}: was trained from {model.config.id}, not from {self.base.config.id}")
+            raise UserError(
+                f"run/{text}: was trained from {model.config.id}, not from {self.base.config.id}; "
+                "set model to the one it was trained from, or start from a run of this one"
+            )
         return self._ours(model)
 
     def _ours(self, model: ModelRef) -> ModelRef:

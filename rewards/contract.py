@@ -98,7 +98,8 @@ def finite(value: Any) -> float:
 def description(error: BaseException) -> str:
     """Type, message and the last line of code that an exception reached."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    says_itself = isinstance(error, SyntaxError)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames and not says_itself else ""
     return f"{type(error).__name__}: {error}{place}"
 
 

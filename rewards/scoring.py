@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from conf.errors import ConfigError, UserError
 from conf.reward_base import LARGEST, OnError, RewardConfig
+from conf.textfile import read_text
 from rewards.calling import Caller, caller
 from rewards.contract import Outcome, RewardError, Sample, Value, shown
 
@@ -203,15 +204,9 @@ def score_file(rewards: RewardSet, rows: Path) -> Iterator[dict[str, Any]]:
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines that are not blank, each with its place."""
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield f"{path}, line {number}", line
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    for number, line in enumerate(read_text(path, str(path)).split("\n"), start=1):
+        if line.strip():
+            yield f"{path}, line {number}", line
 
 
 def _row(line: str, where: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ is silent and wrong. So `lineage.json` names the exact start, and peft's field g
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,16 @@ def check_lineage(adapter: Adapter, start: ModelRef) -> None:
             f"the adapter {adapter.path} belongs on other folded weights: it was trained after "
             f"{len(recorded['adapters'])} adapters, and not after the {len(expected['adapters'])} before it here"
         )
+
+
+def check_chain(ref: ModelRef) -> None:
+    """Check every adapter of a model against what comes before it.
+
+    Raises:
+        FoldError: One is missing, has changed or belongs on other weights.
+    """
+    for count, adapter in enumerate(ref.adapters):
+        check_lineage(adapter, replace(ref, adapters=ref.adapters[:count]))
 
 
 def check_foldable(adapter: Adapter) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from transformers import TrainingArguments
 
 from conf.errors import ConfigError
-from conf.loader import unknown_key
+from conf.loader import suggestion
 from conf.sections import TrainingConfig
 from stages.checkpoints import DRAFT, FOLDER
 from stages.contract import StageContext
@@ -65,7 +65,7 @@ def trl_arguments(
     arguments = {**_arguments(config, ctx, max_steps), **own}
     hints = {field.name: field.type for field in dataclasses.fields(cls)}
     for name, value in config.trainer.items():
-        _check_extra(f"{section}.trainer", name, value, hints, owned=arguments)
+        _check_extra(f"{section}.trainer", name, value, hints, owned=arguments, cls=cls)
     try:
         made: Arguments = cls(**arguments, **config.trainer)
     except (TypeError, ValueError) as error:
@@ -120,12 +120,15 @@ def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int) -> dic
     }
 
 
-def _check_extra(where: str, name: str, value: Any, hints: dict[str, Any], owned: dict[str, Any]) -> None:
+def _check_extra(where: str, name: str, value: Any, hints: dict[str, Any], owned: dict[str, Any], cls: type) -> None:
     if name in owned or name in OUR_NAMES:
         raise ConfigError(f"{where}.{name}: is set by Ratchet{_instead(where, name)}")
     if name not in hints:
         allowed = [field for field in hints if field not in owned and field not in OUR_NAMES]
-        raise ConfigError(unknown_key(name, allowed, where))
+        raise ConfigError(
+            f"{where}.{name}: unknown key; {suggestion(name, allowed)}allowed are the fields of TRL's {cls.__name__} "
+            f"that Ratchet does not set, such as {', '.join(allowed[:3])}"
+        )
     # transformers checks no types, and would for example open a number as a file
     kinds = _kinds(hints[name])
     if not any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds):

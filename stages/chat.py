@@ -44,8 +44,14 @@ def render(
         UserError: The model has no chat template, or it refuses the conversation.
     """
     if tokenizer.chat_template is None:
-        raise UserError(f"model.chat_template: {config.id} has no chat template of its own; set one")
+        raise UserError(
+            f"model.chat_template: {config.id} has no chat template of its own; set one, as Jinja text or a file"
+        )
     try:
         return tokenizer.apply_chat_template(conversation, **{**config.chat_template_kwargs, **options})
+    except jinja2.TemplateSyntaxError as error:
+        raise UserError(
+            f"model.chat_template: the template of {config.id} is not valid Jinja, line {error.lineno}: {error.message}"
+        ) from error
     except jinja2.TemplateError as error:
         raise UserError(f"model.chat_template: the template of {config.id} refuses a conversation: {error}") from error

@@ -44,7 +44,7 @@ def prepare(hardware: Hardware, seed: int) -> None:
     import numpy
     import torch
 
-    _check_device(hardware.device)
+    check_device(hardware)
     torch.set_num_threads(hardware.threads)
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
@@ -56,13 +56,20 @@ def prepare(hardware: Hardware, seed: int) -> None:
     warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
 
 
-def _check_device(device: str) -> None:
+def check_device(hardware: Hardware) -> None:
+    """See that the device is there; loads torch for any but the CPU.
+
+    Raises:
+        UserError: It is not.
+    """
+    if hardware.device == "cpu":
+        return
     import torch
 
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there[device]:
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there[hardware.device]:
         raise UserError(
-            f"hardware.device: {device} cannot be used: torch {torch.__version__} finds no such device; "
+            f"hardware.device: {hardware.device} cannot be used: torch {torch.__version__} finds no such device; "
             "set hardware.device=cpu"
         )
 

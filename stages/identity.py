@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conf.errors import UserError
 from conf.schema import ModelConfig
+from conf.textfile import read_text
 from stages import embedded, hub, tiny
 from stages.cache import cached_sha256
 from stages.contract import ModelRef
@@ -17,6 +18,9 @@ MADE = {embedded.ID: embedded, tiny.ID: tiny}
 """Models that are made in Ratchet's own cache on first use."""
 
 _PICKLED = ("*.bin", "*.pt", "*.pth")
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.*", "*.tiktoken")
+_CONVERT = "AutoModelForCausalLM.from_pretrained({0!r}).save_pretrained({1!r}), with transformers, writes safetensors"
+_INDEX = "model.safetensors.index.json"
 _IDENTITY_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
@@ -71,7 +75,7 @@ def read_template(template: str) -> str:
     path = Path(template).expanduser()
     if not path.is_file():
         raise UserError(f"model.chat_template: {template!r} is neither a Jinja template nor a file")
-    return path.read_text(encoding="utf-8")
+    return read_text(path, f"model.chat_template: {template}")
 
 
 def present_directory(ref: ModelRef) -> Path | None:
@@ -92,16 +96,64 @@ def directory_identity(directory: Path) -> str:
     """Hash over the weights, model configuration and tokenizer files of a local model.
 
     Raises:
-        UserError: There is no such directory, or it holds no configuration or no safetensors weights.
+        UserError: There is no such directory, or it lacks configuration, tokenizer or whole safetensors weights.
     """
     if not directory.is_dir():
-        raise UserError(f"model.id: there is no directory {directory}")
+        raise UserError(f"model.id: there is no directory {directory}; give one with a model, or a hub id (owner/name)")
     if not (directory / "config.json").is_file():
-        raise UserError(f"model.id: {directory} is no model directory: it has no config.json")
-    if not list(directory.glob("*.safetensors")):
-        pickled = any(list(directory.glob(pattern)) for pattern in _PICKLED)
-        found = "only pickled weights, which are not loaded; convert them to safetensors" if pickled else "no weights"
-        raise UserError(f"model.id: {directory} has {found} (looked for *.safetensors)")
+        raise UserError(
+            f"model.id: {directory} is no model directory: it has no config.json (beside it belong a tokenizer and "
+            "*.safetensors)"
+        )
+    if not any(list(directory.glob(pattern)) for pattern in _TOKENIZERS):
+        raise UserError(
+            f"model.id: {directory} has no tokenizer (looked for {', '.join(_TOKENIZERS)}); copy its files there"
+        )
+    _check_weights(directory)
     names = sorted({path.name for pattern in _IDENTITY_FILES for path in directory.glob(pattern)})
     digests = [(name, cached_sha256(directory / name)) for name in names]
     return hashlib.sha256(json.dumps(["directory", digests]).encode()).hexdigest()
+
+
+def _check_weights(directory: Path) -> None:
+    """See that every safetensors file is whole, by its header, and that none is missing.
+
+    Raises:
+        UserError: Names the file.
+    """
+    files = sorted(directory.glob("*.safetensors"))
+    if not files and any(list(directory.glob(pattern)) for pattern in _PICKLED):
+        convert = _CONVERT.format(str(directory), f"{directory}-safetensors")
+        raise UserError(
+            f"model.id: {directory} has only pickled weights, which are not loaded; convert them: {convert}"
+        )
+    if not files:
+        raise UserError(f"model.id: {directory} has no weights (looked for *.safetensors)")
+    for name in _shards(directory) - {file.name for file in files}:
+        raise UserError(f"model.id: {directory} lacks {name}, which {_INDEX} names; download it again")
+    for file in files:
+        _check_header(file)
+
+
+def _shards(directory: Path) -> set[str]:
+    """The files that the index of sharded weights names."""
+    path = directory / _INDEX
+    if not path.is_file():
+        return set()
+    try:
+        return set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, LookupError, AttributeError, TypeError):
+        raise UserError(f"model.id: {path} is not an index of weights; download it again") from None
+
+
+def _check_header(file: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        with file.open("rb") as opened:
+            pointer = opened.read(20).startswith(b"version https://git-")
+        hint = "it is a pointer of git-lfs: git lfs pull" if pointer else "is it whole? download it again"
+        raise UserError(f"model.id: {file} is no safetensors file ({error}); {hint}") from None

@@ -119,7 +119,7 @@ def _row(record: Record, fields: Mapping[str, _Column | _Template | None]) -> Ro
         _split_conversation(values, record)
     elif not (values["prompt"] or "").strip():
         raise UserError(f"{record.place}: the prompt is empty")
-    return Row(**values, row=record.values)
+    return Row(place=record.place.rpartition(", ")[2], **values, row=record.values)
 
 
 def _split_conversation(values: dict[str, Any], record: Record) -> None:

@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -44,7 +45,7 @@ def load_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
 
 def original_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     """The tokenizer as it came with the model, with the configured chat template."""
-    tokenizer = AutoTokenizer.from_pretrained(model_directory(ref), trust_remote_code=ref.config.trust_remote_code)
+    tokenizer = _from_pretrained(AutoTokenizer, ref, "tokenizer")
     if ref.config.chat_template is not None:
         tokenizer.chat_template = read_template(ref.config.chat_template)
     return tokenizer
@@ -59,6 +60,30 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+def model_config(ref: ModelRef) -> PretrainedConfig:
+    """The model's own configuration.
+
+    Raises:
+        UserError: The model cannot be found or reached, or its configuration cannot be used.
+    """
+    return _from_pretrained(AutoConfig, ref, "config.json")
+
+
+def _from_pretrained(loader: Any, ref: ModelRef, what: str) -> Any:
+    """What a loader of transformers makes of the model's directory, and one clear line where it cannot."""
+    directory = model_directory(ref)
+    try:
+        return loader.from_pretrained(directory, trust_remote_code=ref.config.trust_remote_code)
+    except Exception as error:  # bare ones from the tokenizers library, and whatever code of the model's own raises
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"model.trust_remote_code: {ref.config.id} needs Python code that comes with it; "
+                "read that code, and set model.trust_remote_code=true if it may run here"
+            ) from error
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"model.id: the {what} of {ref.config.id} cannot be used: {reason}") from error
 
 
 def load_base(ref: ModelRef, hardware: Hardware) -> PreTrainedModel:
@@ -98,14 +123,15 @@ def stop_token_ids(ref: ModelRef, tokenizer: PreTrainedTokenizerBase) -> list[in
     for token in ref.config.stop_tokens:
         token_id = tokenizer.get_vocab().get(token)
         if token_id is None:
-            raise UserError(f"model.stop_tokens: {token!r} is no token of {ref.config.id}")
+            special = ", ".join(tokenizer.all_special_tokens[:10])
+            raise UserError(f"model.stop_tokens: {token!r} is no token of {ref.config.id}; its special ones: {special}")
         ids.append(token_id)
     return list(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
 
 def _model_end_tokens(ref: ModelRef) -> list[int]:
     directory = model_directory(ref)
-    source: Any = AutoConfig.from_pretrained(directory, trust_remote_code=ref.config.trust_remote_code)
+    source: Any = model_config(ref)
     if (directory / "generation_config.json").is_file():
         source = GenerationConfig.from_pretrained(directory)
     ids = source.eos_token_id

@@ -3,6 +3,24 @@
 from collections.abc import Sequence
 from random import Random
 
+from conf.errors import UserError
+from conf.sections import TrainingConfig
+
+
+def require_step(config: TrainingConfig, rows: int, what: str = "rows") -> int:
+    """How many rows one optimiser step takes.
+
+    Raises:
+        UserError: There are fewer.
+    """
+    per_step = config.batch_size * config.grad_accum
+    if rows < per_step:
+        raise UserError(
+            f"{rows} training {what} are fewer than one optimiser step takes: batch_size {config.batch_size} x "
+            f"grad_accum {config.grad_accum} = {per_step}; give more {what} or a smaller batch_size or grad_accum"
+        )
+    return per_step
+
 
 def wrapped_order(rows: int, needed: int, seed: int) -> list[int]:
     """Indices of the `needed` rows to train on: pass after pass, each freshly shuffled, the last one cut off."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import trl
 from datasets import Dataset, disable_progress_bars, enable_progress_bars
-from transformers import PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
 
 from conf.errors import UserError
 from conf.sections import PreferenceConfig, PreferenceMethod
@@ -98,7 +98,7 @@ def preference_trainer(
         cfg,
         ctx,
         [pairs[index] for index in order],
-        steps,
+        preference_arguments(cfg, ctx, steps),
         model=load_folded(ctx.start, ctx.hardware).model,
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),
@@ -110,18 +110,27 @@ def row_of(cfg: PreferenceConfig, pair: Pair) -> Pair:
     return orpo_row(pair) if cfg.method is PreferenceMethod.orpo else pair
 
 
-def _own(cfg: PreferenceConfig) -> dict[str, Any]:
-    return {
+def preference_arguments(cfg: PreferenceConfig, ctx: StageContext, steps: int) -> TrainingArguments:
+    """TRL's arguments for the method.
+
+    Raises:
+        ConfigError: `trainer` names a field that Ratchet owns, or one that the configuration class does not have.
+    """
+    own: dict[str, Any] = {
         "train_sampling_strategy": "sequential",  # the order is ours
         "beta": cfg.beta,
         "max_length": cfg.max_length,
         "disable_dropout": False,  # it would silently switch `lora.dropout` off
     }
+    if cfg.method is PreferenceMethod.orpo:
+        return trl_arguments(ORPOConfig, cfg, ctx, section="preference", max_steps=steps, **own)
+    own = {**own, "precompute_ref_log_probs": False, "sync_ref_model": False, "padding_free": False}
+    return trl_arguments(trl.DPOConfig, cfg, ctx, section="preference", max_steps=steps, **own)
 
 
-def _dpo_trainer(cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], steps: int, **shared: Any) -> Trainer:
-    own = {**_own(cfg), "precompute_ref_log_probs": False, "sync_ref_model": False, "padding_free": False}
-    arguments = trl_arguments(trl.DPOConfig, cfg, ctx, section="preference", max_steps=steps, **own)
+def _dpo_trainer(
+    cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], arguments: trl.DPOConfig, **shared: Any
+) -> Trainer:
     trainer = TokenisedDPOTrainer(args=arguments, train_dataset=Dataset.from_list(pairs), **shared)
     if cfg.shared_prefix:
         statistics = [name for name in STATISTICS if name != "log_sum_sq_probs" or arguments.use_weighting]
@@ -129,8 +138,9 @@ def _dpo_trainer(cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], st
     return trainer
 
 
-def _orpo_trainer(cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], steps: int, **shared: Any) -> Trainer:
-    arguments = trl_arguments(ORPOConfig, cfg, ctx, section="preference", max_steps=steps, **_own(cfg))
+def _orpo_trainer(
+    cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], arguments: ORPOConfig, **shared: Any
+) -> Trainer:
     dataset = Dataset.from_list([row_of(cfg, pair) for pair in pairs])
     disable_progress_bars()  # the trainer maps three do-nothing functions over the rows
     try:

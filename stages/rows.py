@@ -11,7 +11,7 @@ from typing import Any
 
 from rewards.contract import Sample
 
-_TEXT_FIELDS = ("prompt", "system", "messages", "response", "chosen", "rejected", "reference")
+_FIELDS = ("place", "prompt", "system", "messages", "response", "chosen", "rejected", "reference")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,7 @@ class Row:
     """One row. What the source lacks is None (`row` keeps exactly the columns that were there).
 
     Attributes:
+        place: Where it stands in its source, for messages: `line 12` or `row 12`.
         prompt: The user's message, template already filled.
         system: The system message.
         messages: A whole conversation in place of `prompt`: a list of {"role", "content"}.
@@ -29,6 +30,7 @@ class Row:
         row: Every column of the source, with its own type, for the rewards.
     """
 
+    place: str | None = None
     prompt: str | None = None
     system: str | None = None
     messages: list[dict[str, str]] | None = None
@@ -62,7 +64,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> Path:
     """Write rows as JSON lines, leaving out what is None; returns the path."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
-            fields = {name: getattr(row, name) for name in _TEXT_FIELDS if getattr(row, name) is not None}
+            fields = {name: getattr(row, name) for name in _FIELDS if getattr(row, name) is not None}
             file.write(json.dumps({**fields, "row": dict(row.row)}, ensure_ascii=False) + "\n")
     return path
 

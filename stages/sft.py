@@ -74,6 +74,25 @@ def sft_trainer(
     """TRL's trainer around the folded start model and a new adapter."""
     steps = planned_steps(cfg, len(rows))
     order = wrapped_order(len(rows), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
+    trainer = trl.SFTTrainer(
+        model=load_folded(ctx.start, ctx.hardware).model,
+        args=sft_arguments(cfg, ctx, steps),
+        train_dataset=Dataset.from_list(rows).select(order),
+        processing_class=tokenizer,
+        peft_config=new_adapter(cfg.lora),
+    )
+    if cfg.shared_prefix:
+        examples = [row["input_ids"] for row in rows]
+        share_prefixes(trainer.model, examples, statistics=["entropy", "largest"], say=ctx.say)
+    return trainer
+
+
+def sft_arguments(cfg: SFTConfig, ctx: StageContext, steps: int) -> trl.SFTConfig:
+    """TRL's arguments for rows that are tokenised here.
+
+    Raises:
+        ConfigError: `trainer` names a field that Ratchet owns, or one that `SFTConfig` does not have.
+    """
     own: dict[str, Any] = {
         "train_sampling_strategy": "sequential",  # the order is ours
         "max_length": cfg.max_length,
@@ -84,14 +103,4 @@ def sft_trainer(
         "completion_only_loss": None,
         "dataset_kwargs": {"skip_prepare_dataset": True},
     }
-    trainer = trl.SFTTrainer(
-        model=load_folded(ctx.start, ctx.hardware).model,
-        args=trl_arguments(trl.SFTConfig, cfg, ctx, section="sft", max_steps=steps, **own),
-        train_dataset=Dataset.from_list(rows).select(order),
-        processing_class=tokenizer,
-        peft_config=new_adapter(cfg.lora),
-    )
-    if cfg.shared_prefix:
-        examples = [row["input_ids"] for row in rows]
-        share_prefixes(trainer.model, examples, statistics=["entropy", "largest"], say=ctx.say)
-    return trainer
+    return trl_arguments(trl.SFTConfig, cfg, ctx, section="sft", max_steps=steps, **own)

@@ -14,14 +14,13 @@ import peft
 from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import PrinterCallback
 
-from conf.errors import UserError
 from conf.sections import LoraConfig, TrainingConfig
 from stages.adapters import save_adapter
 from stages.checkpoints import Checkpoints, SaveCheckpoints
 from stages.contract import Interrupted, ModelRef, StageContext, StageResult
 from stages.fold import load_folded
 from stages.held_out import HeldOut, Measure
-from stages.order import wrapped_order
+from stages.order import require_step, wrapped_order
 from stages.packed import pack
 from stages.progress_rows import ProgressRows
 from stages.rows import read_rows
@@ -37,12 +36,7 @@ def planned_steps(config: TrainingConfig, rows: int, what: str = "rows") -> int:
     Raises:
         UserError: There are fewer rows than one step takes.
     """
-    per_step = config.batch_size * config.grad_accum
-    if rows < per_step:
-        raise UserError(
-            f"{rows} training {what} are fewer than one optimiser step takes: batch_size {config.batch_size} x "
-            f"grad_accum {config.grad_accum} = {per_step}; give more {what} or a smaller batch_size or grad_accum"
-        )
+    per_step = require_step(config, rows, what)
     return config.max_steps or math.ceil(rows * config.epochs / per_step)
 
 

@@ -9,7 +9,7 @@ from flows.workspace import Workspace
 def main(arguments: argparse.Namespace) -> int:
     """Print the first rows of every source; returns the exit code."""
     workspace = Workspace(compose_run(arguments.overrides, arguments.config_dir))
-    workspace.check()
+    workspace.store.prepare()
 
     from stages.chat import prompt_string
     from stages.models import load_tokenizer

@@ -69,7 +69,7 @@ def run_pipeline(
     start_server()
     catch_up(workspace.runs_dir)
     with _found_late(workspace):
-        return run_flow(posttrain, dump(config.sections), list(overrides), list(command), run_id)
+        return run_flow(posttrain, dump(config.sections), list(overrides), list(command), run_id, True)
 
 
 @contextmanager

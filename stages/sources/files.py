@@ -4,7 +4,6 @@ A csv or tsv cell is text, always: `007` stays `007`. JSON numbers stay numbers.
 passes through a data frame, which would fill what a row lacks.
 """
 
-import codecs
 import csv
 import io
 import json
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from conf.textfile import read_text
 from stages.sources.record import Record, numbered, record, without_nulls
 
 _LONGEST_CELL = 2**31 - 1
@@ -39,18 +39,10 @@ def read_file(path: Path, name: str) -> Iterator[Record]:
 
 
 def _text(path: Path, name: str) -> str:
-    content = path.read_bytes()
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"{name}: the file is UTF-16; save it as UTF-8")
-    content = content.removeprefix(codecs.BOM_UTF8)
-    if not content.strip():
+    text = read_text(path, name)
+    if not text.strip():
         raise UserError(f"{name}: the file is empty")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        byte = content[error.start]
-        raise UserError(f"{name}, line {line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8") from None
+    return text
 
 
 def _read_csv(path: Path, name: str, delimiter: str = ",") -> Iterator[Record]:

@@ -44,11 +44,6 @@ def test_latest_means_what_it_meant_before_the_run_began(runs_dir, tiny):
     assert started.inputs("sft", {}).models["start"].identity == tiny.identity
 
 
-def test_a_start_that_cannot_be_had_is_found_before_anything_runs(runs_dir):
-    with pytest.raises(UserError, match="nope: no run has that name"):
-        workspace(runs_dir, "pipeline.reinforce.start=run/nope").check()
-
-
 def test_prepared_rows_that_are_damaged_are_made_again(runs_dir):
     opened = workspace(runs_dir)
     folder = opened.prepared("arithmetic")["train"].parent

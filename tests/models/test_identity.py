@@ -35,7 +35,8 @@ def test_a_directory_is_its_content(copy_of_tiny: Any, local: Any) -> None:
     assert local(other).sha256 == before
     for name in ("tokenizer.json", "config.json", "model.safetensors"):
         seen = local(other).sha256
-        (other / name).write_bytes((other / name).read_bytes() + b" ")
+        content = (other / name).read_bytes()
+        (other / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if "model" in name else content + b" ")
         assert local(other).sha256 != seen
     (one / "README.md").write_text("notes")
     assert local(one).sha256 == before
@@ -46,7 +47,8 @@ def test_a_directory_is_its_content(copy_of_tiny: Any, local: Any) -> None:
     [
         (["config.json"], [], "has no config.json"),
         (["model.safetensors"], [], "has no weights"),
-        (["model.safetensors"], ["pytorch_model.bin"], "only pickled weights"),
+        (["model.safetensors"], ["pytorch_model.bin"], "only pickled weights.* convert them: .*save_pretrained"),
+        (["tokenizer.json", "tokenizer_config.json"], [], "has no tokenizer"),
     ],
 )
 def test_directories_that_are_no_models(

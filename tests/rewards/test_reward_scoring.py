@@ -208,7 +208,7 @@ FILE_MISTAKES = [
     (b'{"completion": null}\n', "line 1: 'completion' must be text, got None"),
     (b'{"completion": "a", "prompt": []}\n', "line 1: 'prompt' must be text, got []"),
     (b"\n \n", "has no rows"),
-    (b'{"completion": "\xff"}\n', "is not UTF-8 text"),
+    (b'{"completion": "\xff"}\n', "line 1: byte 0xff is not UTF-8"),
     (None, "cannot be read: No such file or directory"),
 ]
 

@@ -119,29 +119,6 @@ def test_a_schema_file_determines_a_tool_call_too(tmp_path: Path) -> None:
     RewardSet(configs, tmp_path)
 
 
-CUSTOM_MISTAKES = [
-    (None, "there is no "),
-    ("x = 1", "has no function 'reward'"),
-    ("reward = 1", "has no function 'reward'"),
-    ("import torhc", "cannot be imported: ModuleNotFoundError: No module named 'torhc'"),
-    ("def reward(completion) return 1", "cannot be imported: SyntaxError"),
-    ("x = 1\n1 / 0", "cannot be imported: ZeroDivisionError: division by zero (reward.py, line 2)"),
-    ("def reward(answer, **rest): pass", "asks for 'answer'; it is called by keyword with any of prompt"),
-    ("def reward(completion, /): pass", "asks for 'completion'"),
-    ("async def reward(completion): pass", "is asynchronous"),
-]
-
-
-@pytest.mark.parametrize(("source", "message"), CUSTOM_MISTAKES, ids=[message for _, message in CUSTOM_MISTAKES])
-def test_mistake_in_a_custom_file(source: str | None, message: str, tmp_path: Path) -> None:
-    if source is not None:
-        (tmp_path / "reward.py").write_text(source, encoding="utf-8")
-    with pytest.raises(ConfigError) as error:
-        RewardSet(load_rewards({"mine": CUSTOM}), tmp_path)
-    assert str(error.value).startswith("reward 'mine': path: ")
-    assert message in str(error.value)
-
-
 def test_math_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "math_verify" else find_spec(name))

@@ -1,0 +1,53 @@
+"""The door: what can be known to be wrong is found before a run begins and before any model is loaded."""
+
+from typing import TYPE_CHECKING
+
+from rewards.scoring import RewardSet
+from stages.hardware import check_device
+from stages.preflight import PlannedStep, Sources, check_rows, check_trainers
+
+if TYPE_CHECKING:
+    from flows.workspace import Workspace
+
+
+def check_workspace(workspace: "Workspace") -> None:
+    """Try the store, the device, data, rewards, models to start from, rows, TRL settings and lengths.
+
+    What is quick to try comes first; torch is loaded only after all that needs none.
+
+    Raises:
+        UserError: The first thing that is wrong.
+    """
+    workspace.store.prepare()
+    files = {name: workspace.prepared(name) for name in workspace.sources()}
+    for rewards in workspace.config.rewards.values():
+        RewardSet(rewards, workspace.base_dir).close()
+    found = workspace.find_models()
+    sections = workspace.config.data
+    sources = Sources({path: (name, sections[name].source) for name in files for path in files[name].values()})
+    steps = [_planned(workspace, name) for name in workspace.config.steps]
+    check_rows(steps, sources, workspace.base_dir)
+    check_device(workspace.hardware)
+    check_trainers(steps, workspace.hardware)
+
+    for model in found:
+        if model.adapters:
+            from stages.adapters import check_chain  # loads peft
+
+            check_chain(model)
+    from stages.lengths import Lengths  # loads transformers
+
+    Lengths(workspace.base, sources).check(steps)
+
+
+def _planned(workspace: "Workspace", name: str) -> PlannedStep:
+    """A step as its stage will be given it, as far as that is known before the run."""
+    step = workspace.config.steps[name]
+    return PlannedStep(
+        name=name,
+        stage=step.stage,
+        settings=workspace.config.settings[name],
+        data=workspace.prepared(step.data) if isinstance(step.data, str) else {},
+        rewards=workspace.config.rewards[step.reward] if step.reward else {},
+        suites=workspace.as_suites(workspace.suites(step)),
+    )

@@ -1,0 +1,174 @@
+"""What would stop a stage hours later, found before any model is loaded: rows, rewards on rows, TRL settings.
+
+What needs the tokenizer, which loads transformers, is in `stages.lengths`; TRL is loaded only for a `trainer` mapping.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conf.errors import UserError
+from conf.reward_base import IsolatedConfig, OnError, RewardConfig
+from conf.sections import TrainingConfig
+from rewards.calling import WAITING_TYPES
+from rewards.scoring import RewardSet
+from stages.contract import Hardware, StageContext, Suite
+from stages.order import require_step
+from stages.rows import Row, read_rows
+
+_LEARNT = {"sft": ("response",), "preference": ("chosen", "rejected")}
+"""Fields without which a row has nothing to learn from, by stage."""
+
+_FIRST = ("max_prompts", "max_rows")
+"""Settings by which a stage takes only the first of its training rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStep:
+    """A step as its stage will be given it, as far as that is known before the run.
+
+    Attributes:
+        name: Of the step.
+        stage: Its stage.
+        settings: Typed settings of the stage.
+        data: Files of prepared rows; empty where another step makes them.
+        rewards: The step's rewards.
+        suites: The suites it scores.
+    """
+
+    name: str
+    stage: str
+    settings: Any
+    data: Mapping[str, Path] = field(default_factory=dict)
+    rewards: Mapping[str, RewardConfig] = field(default_factory=dict)
+    suites: Mapping[str, Suite] = field(default_factory=dict)
+
+
+class Sources:
+    """Prepared rows, each file read once, and where in the user's files they stand.
+
+    Args:
+        names: For every file of prepared rows the name of the data section and of the source that it comes from.
+    """
+
+    def __init__(self, names: Mapping[Path, tuple[str, str]]) -> None:
+        self._names = names
+        self.rows = functools.cache(read_rows)
+
+    def section(self, path: Path) -> str:
+        """The data section, as a key: `data.qa`."""
+        return f"data.{self._names[path][0]}"
+
+    def source(self, path: Path) -> str:
+        """The source: a file, a function, a hub id."""
+        return self._names[path][1]
+
+    def place(self, path: Path, row: Row) -> str:
+        """Where a row stands: `rows.jsonl, line 12`."""
+        return f"{self.source(path)}, {row.place}"
+
+
+def check_rows(steps: Sequence[PlannedStep], sources: Sources, folder: Path) -> None:
+    """See that the steps find in their rows what they need, and enough of them.
+
+    Args:
+        steps: The pipeline's.
+        sources: Their rows.
+        folder: What relative paths in the rewards' settings are relative to.
+
+    Raises:
+        UserError: Names the row, the step and what is missing.
+    """
+    for step in steps:
+        if step.data:
+            _check_training(step, sources)
+    scored = {(id(one.rewards), one.path, one.first): one for step in steps for one in _scored(step)}
+    for one in scored.values():
+        _check_references(one, sources, folder)
+
+
+def _check_training(step: PlannedStep, sources: Sources) -> None:
+    path = step.data["train"]
+    rows = sources.rows(path)
+    for row in rows:
+        for name in _LEARNT.get(step.stage, ()):
+            if getattr(row, name) is None:
+                raise UserError(
+                    f"{sources.place(path, row)}: has no {name}, which step {step.name!r} ({step.stage}) learns from; "
+                    f"map one with {sources.section(path)}.{name}"
+                )
+    if isinstance(step.settings, TrainingConfig):
+        try:
+            require_step(step.settings, len(rows), "prompts" if step.stage == "reinforce" else "rows")
+        except UserError as error:
+            raise UserError(f"{sources.source(path)}: step {step.name!r} ({step.stage}): {error}") from None
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Rewards, and the rows whose replies they will score: the first ones of a file, or all."""
+
+    rewards: Mapping[str, RewardConfig]
+    path: Path
+    first: int | None
+
+
+def _scored(step: PlannedStep) -> Iterator[_Scored]:
+    if step.rewards and step.data:
+        first = next((getattr(step.settings, name) for name in _FIRST if hasattr(step.settings, name)), None)
+        yield _Scored(step.rewards, step.data["train"], first)
+    for suite in step.suites.values():
+        yield _Scored(suite.rewards, suite.rows, suite.max_rows)
+
+
+def _check_references(scored: _Scored, sources: Sources, folder: Path) -> None:
+    """Score an empty reply to every row: what a reward cannot judge then is the fault of the row.
+
+    Rewards that run programs or code of the user's take too long for that; the audit tries them.
+    """
+    light = {name: config for name, config in scored.rewards.items() if _is_light(config)}
+    if not light:
+        return
+    rows = sources.rows(scored.path)[: scored.first]
+    with RewardSet(light, folder) as judges:
+        scores = judges.score_all([row.sample("") for row in rows])
+    for row, score in zip(rows, scores, strict=True):
+        for name, error in score.errors.items():
+            raise UserError(
+                f"{sources.place(scored.path, row)}: reward {name!r} cannot judge replies to this row: {error}; "
+                f"mend the row, or the mapping in {sources.section(scored.path)}"
+            )
+
+
+def _is_light(config: RewardConfig) -> bool:
+    isolated = isinstance(config, IsolatedConfig) or config.type in WAITING_TYPES
+    return config.on_error is OnError.stop and not isolated
+
+
+def check_trainers(steps: Sequence[PlannedStep], hardware: Hardware) -> None:
+    """See that TRL takes what the `trainer` mappings say.
+
+    Raises:
+        ConfigError: Names the key and what would be right.
+    """
+    context = StageContext(models={}, out_dir=Path(), seed=0, hardware=hardware)
+    for step in steps:
+        if getattr(step.settings, "trainer", None):
+            _arguments(step.stage)(step.settings, context, 1)
+
+
+def _arguments(stage: str) -> Any:
+    """What makes the arguments of a stage's TRL trainer; importing it is what loads TRL."""
+    if stage == "sft":
+        from stages.sft import sft_arguments
+
+        return sft_arguments
+    if stage == "preference":
+        from stages.preference import preference_arguments
+
+        return preference_arguments
+    from stages.grpo import grpo_arguments
+
+    return grpo_arguments

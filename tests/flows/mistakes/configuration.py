@@ -1,0 +1,100 @@
+"""Mistakes in keys and values, in the pipeline, in where a run goes, and in what TRL is told."""
+
+from tests.flows.mistakes.project import command, override
+
+VALUES = [
+    override("unknown key", "reinforce.betta=1", says=["reinforce.betta: unknown key; did you mean 'beta'?"]),
+    override("unknown section", "stf.max_steps=1", says=["stf: unknown key; did you mean 'sft'?"]),
+    override("TRL's name", "reinforce.num_generations=4", says=["num_generations: unknown key", "'group_size'"]),
+    override("text for a number", "reinforce.beta=high", says=["reinforce.beta: expected a number, got 'high'"]),
+    override("fraction for a count", "sft.batch_size=1.5", says=["sft.batch_size: expected a whole number, got '1.5'"]),
+    override(
+        "text for a switch", "sft.shared_prefix=maybe", says=["sft.shared_prefix: expected true or false, got 'maybe'"]
+    ),
+    override("number for a mapping", "sft.lora=16", says=["sft.lora: expected a mapping, got 16"]),
+    override("text for a list", "sft.lora.target_modules=q", says=["sft.lora.target_modules: expected a list"]),
+    override("temperature 0", "reinforce.temperature=0", says=["reinforce.temperature: must be above 0, got 0"]),
+    override("group of one", "reinforce.group_size=1", says=["reinforce.group_size: must be at least 2, got 1"]),
+    override("negative beta", "reinforce.beta=-1", says=["reinforce.beta: must be at least 0, got -1"]),
+    override("negative rate", "sft.learning_rate=-1e-4", says=["sft.learning_rate: must be above 0, got -0.0001"]),
+    override("all rows held out", "held_out=1", says=["held_out: must be below 1, got 1"]),
+    override("name with a slash", "name=a/b", says=["name: becomes a directory's; use letters", "'a/b'"]),
+    override("open quote", "name='mine", says=["name='mine: cannot be read as KEY=VALUE; close every quote"]),
+    override("no such group member", "model=gpt", says=["model: there is no 'model/gpt'; available: ", "tiny"]),
+    command("no such experiment", "run", "experiment=mein", says=["no 'experiment/mein'; available: ", "mine"]),
+    command("no such --config-dir", "run", "--config-dir", "none", says=["--config-dir: there is no directory none"]),
+    command(
+        "tab in YAML",
+        "run",
+        "experiment=tab",
+        files={"conf/experiment/tab.yaml": "name: x\n\tsft: {}\n"},
+        says=["tab.yaml", "cannot be read as YAML", "line 2"],
+    ),
+    command(
+        "latin-1 in YAML",
+        "run",
+        "experiment=latin",
+        files={"conf/experiment/latin.yaml": "# @package _global_\nname: ä\n".encode("latin-1")},
+        says=["latin.yaml, line 2: byte 0xe4 is not UTF-8; save the file as UTF-8"],
+    ),
+]
+
+SWEEPS = [
+    command(
+        "bad job", "run", "-m", "experiment=mine", "reinforce.beta=0.1,-1", says=["reinforce.beta: must be", "job"]
+    ),
+    command("bad sweep", "run", "-m", "experiment=mine", "reinforce.betta=1,2", says=["betta: unknown key; did you"]),
+]
+
+PIPELINE = [
+    command("no pipeline", "run", says=["pipeline: has no steps; choose one, e.g. experiment=demo"]),
+    override("cycle", "+pipeline.sft.start=reinforce", says=["pipeline: the steps ", "wait for each other in a cycle"]),
+    override("dangling start", "+pipeline.sft.start=warmup", says=["pipeline.sft: there is no step 'warmup'; steps: "]),
+    override(
+        "dangling rows", "pipeline.preference.data.from=pears", says=["pipeline.preference: there is no step 'pears'"]
+    ),
+    override("no such stage", "pipeline.sft.stage=stf", says=["pipeline.sft.stage: unknown stage 'stf'; known: "]),
+    override("no such data", "pipeline.sft.data=aq", says=["pipeline.sft.data: no data is named 'aq' (there are: qa)"]),
+    override("no such reward", "suite.qa.reward=wrong", says=["suite.qa.reward: no reward is named 'wrong'", "right"]),
+    override("detour to nowhere", "probe.otherwise=wramup", says=["probe.otherwise: there is no step 'wramup'", "sft"]),
+    override("start at no run", "+pipeline.sft.start=run/no", says=["pipeline.sft: no: no run has that name in "]),
+    override(
+        "pinned setting",
+        "+pipeline.reinforce.set.beta=1",
+        "reinforce.beta=2",
+        says=["reinforce.beta: step 'reinforce' pins", "override pipeline.reinforce.set.beta"],
+    ),
+]
+
+PLACES = [
+    override("no threads", "hardware.threads=0", says=["hardware.threads: must be at least 1, got 0"]),
+    override("unknown device", "hardware.device=tpu", says=["hardware.device: ", "'tpu'", "auto, cpu, cuda, mps"]),
+    override("tracking by a path", "tracking.uri=mlruns", says=["tracking.uri: 'mlruns' is no", "sqlite:///FILE"]),
+    override("tracking by FTP", "tracking.uri=ftp://host", says=["tracking.uri: 'ftp://host' is no", "http://HOST"]),
+    override("runs in a file", "runs_dir=rows.jsonl", says=["runs_dir: cannot ", "rows.jsonl"]),
+    override("runs where none can be", "runs_dir=/proc/runs", says=["runs_dir: cannot ", "/proc/runs"]),
+    command("progress of no run", "progress", "nope", says=["nope: no run has that name in ", "`ratchet runs`"]),
+    command("latest of none", "progress", "latest", says=["latest: there is no run in ", "experiment=smoke"]),
+    command("generate from no run", "generate", "nope", "hi", says=["nope: no run has that name in "]),
+    command("export of no run", "export", "nope", "--out", "out", says=["nope: no run has that name in "]),
+    command("comparison with no run", "compare", "nope", says=["nope: no run has that name in "]),
+    command("probe of no run", "probe", "experiment=mine", "--start", "nope", says=["nope: no run has that name in "]),
+    command("negative temperature", "generate", "r", "p", "--temperature", "-1", says=["--temperature must be 0 or"]),
+]
+
+TRAINER = [
+    override("typo", "+sft.trainer.adam_beta3=0.9", says=["sft.trainer.adam_beta3: unknown key; did you", "SFTConfig"]),
+    override("wrong type", "+sft.trainer.adam_beta2=high", says=["sft.trainer.adam_beta2: expected float, got 'high'"]),
+    override("ours", "+sft.trainer.learning_rate=1", says=["sft.trainer.learning_rate: ", "; use sft.learning_rate"]),
+    override("of GRPO", "+reinforce.trainer.num_generations=4", says=["num_generations: ", "use reinforce.group_size"]),
+    override("of DPO", "+preference.trainer.padding_free=true", says=["preference.trainer.padding_free: is set by"]),
+    override(
+        "refused by TRL", "+sft.trainer.debug=bogus", says=["sft.trainer: bogus is not a valid DebugOption", "tpu"]
+    ),
+    override(
+        "of DPO for ORPO",
+        "preference.method=orpo",
+        "+preference.trainer.loss_type=[ipo]",
+        says=["preference.trainer.loss_type: unknown key", "ORPOConfig"],
+    ),
+]
