@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from conf.errors import UserError
 from conf.run import RunConfig
-from flows.commands.run import run_pipeline
+from flows.commands.run import command_line, run_pipeline
 from flows.compose import clear_errors, load_checked, register, to_plain, translate
 from flows.outcome import EXIT_CODES, scores
 from flows.stop import CANCEL, Stopped
