@@ -83,11 +83,16 @@ def open_run(
     workspace = Workspace(parsed)
     workspace.check()
     record = Record(parsed, workspace.runs_dir, overrides, command, run_id)
-    tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
-    parent = tracker.start(record.id, tags={"ratchet.pipeline": record.id})
-    record.begin(mlflow_run=parent, prefect_run=flow_run.get_id())
     console = Console()
+    stop = StopRequest(console.say, record.folder)
+    record.begin(prefect_run=flow_run.get_id())
+    try:
+        tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
+        record.update(mlflow_run=tracker.start(record.id, tags={"ratchet.pipeline": record.id}))
+    except BaseException as error:
+        record.end(stop.ended(error))
+        record.release()
+        raise
     for line in workspace.notices():
         console.say(line)
-    stop = StopRequest(console.say, record.folder)
     return PipelineRun(config=parsed, workspace=workspace, record=record, tracker=tracker, console=console, stop=stop)
