@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,23 +30,26 @@ def detach(config: RunConfig, overrides: Sequence[str], command: Sequence[str], 
     record = Record(config, workspace.runs_dir, overrides, command)
     record.begin()
     assert record.lock is not None
-    with (record.folder / OUTPUT).open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows", *command[1:], "--run-id", record.id],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=[record.lock],
-        )
-    record.update(pid=process.pid)
+    os.set_inheritable(record.lock, True)
+    output = record.folder / OUTPUT
+    pid = _spawn([sys.executable, "-m", "flows", *command[1:], "--run-id", record.id], output)
+    record.update(pid=pid)
     record.release()
-    output_path = record.folder / OUTPUT
     if as_json:
-        print(json.dumps({"run": record.id, "pid": process.pid, "output": str(output_path)}))
+        print(json.dumps({"run": record.id, "pid": pid, "output": str(output)}))
     else:
-        print(_how_to_follow(record.id, process.pid, workspace.runs_dir, output_path))
+        print(_how_to_follow(record.id, pid, workspace.runs_dir, output))
     return 0
+
+
+def _spawn(command: list[str], output: Path) -> int:
+    """Start a process that neither the terminal nor we are attached to (`Popen` would warn that it still runs)."""
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True)
 
 
 def _how_to_follow(run_id: str, pid: int, runs_dir: Path, output: Path) -> str:
@@ -59,6 +61,5 @@ def _how_to_follow(run_id: str, pid: int, runs_dir: Path, output: Path) -> str:
         f"tail -f {output}": "what it says",
     }
     width = max(map(len, lines))
-    return "\n".join(
-        [f"{run_id}: runs in the background (pid {pid})", *(f"  {k:{width}}  {v}" for k, v in lines.items())]
-    )
+    followed = [f"  {command:{width}}  {meaning}" for command, meaning in lines.items()]
+    return "\n".join([f"{run_id}: runs in the background (pid {pid})", *followed])

@@ -102,13 +102,18 @@ def open_run(
         workspace.check()
     workspace.find_models()
     console = Console()
-    tracker = Tracker(parsed.sections.tracking, workspace.runs_dir, console.say)
     record = Record(parsed, workspace.runs_dir, overrides, command, run_id)
-    record.begin(mlflow_uri=tracker.uri, prefect_run=flow_run.get_id(), prefect_url=PREFECT_API_URL.value())
+    stop = StopRequest(console.say, record.folder)
+    record.begin(prefect_run=flow_run.get_id(), prefect_url=PREFECT_API_URL.value())
+    try:
+        tracker = Tracker(parsed.sections.tracking, workspace.runs_dir, console.say)
+    except BaseException as error:
+        record.end(stop.ended(error))
+        record.release()
+        raise
+    record.update(mlflow_uri=tracker.uri)
     catch_up(tracker, workspace.runs_dir)
     for line in workspace.notices():
         console.say(line)
-    stop = StopRequest(console.say, record.folder)
-    return PipelineRun(
-        config=parsed, workspace=workspace, record=record, mirror=RunMirror(tracker, record), console=console, stop=stop
-    )
+    mirror = RunMirror(tracker, record)
+    return PipelineRun(config=parsed, workspace=workspace, record=record, mirror=mirror, console=console, stop=stop)

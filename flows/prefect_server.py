@@ -1,18 +1,26 @@
 """Prefect's server: the user's, or a temporary one of this process, which is started in turn with other processes.
 
 All temporary servers share one database in Prefect's home. The first start migrates it, and two that do so at the same
-time fail half-way.
+time fail half-way. A temporary server outlives a process that is killed; the next one that starts ends it.
 """
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
 
 from filelock import FileLock
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, PREFECT_HOME, temporary_settings
 
 from conf.errors import UserError
+from flows.liveness import hold, is_alive
 
 
 def start_server() -> None:
-    """Start a temporary server, unless the user has one; it ends with this process.
+    """Start a temporary server, unless the user has one or this process has started it before; it ends with us.
 
     Raises:
         UserError: The user's does not answer.
@@ -20,10 +28,20 @@ def start_server() -> None:
     if PREFECT_API_URL.value():
         _ask_for_a_sign_of_life()
         return
-    home = PREFECT_HOME.value()
-    home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".ratchet.lock"), get_client(sync_client=True):
-        pass
+    from prefect.server.api.server import SubprocessASGIServer  # all of Prefect's server: 2 s
+
+    if SubprocessASGIServer().running:
+        return
+    servers = PREFECT_HOME.value() / "ratchet"
+    servers.mkdir(parents=True, exist_ok=True)
+    with FileLock(servers / ".lock"):
+        end_orphans(servers)
+        with get_client(sync_client=True):  # starts it, and waits until it answers
+            process = SubprocessASGIServer().server_process
+        if process is not None:
+            ours = servers / f"{socket.gethostname()}-{process.pid}"
+            ours.mkdir(exist_ok=True)
+            hold(ours)
 
 
 def server_name() -> str:
@@ -48,3 +66,23 @@ def _ask_for_a_sign_of_life() -> None:
         error = client.api_healthcheck()
     if error is not None:
         raise unreachable(error)
+
+
+def end_orphans(servers: Path) -> None:
+    """End the servers of this host whose processes are gone."""
+    for folder in servers.glob(f"{socket.gethostname()}-*"):
+        if not is_alive(folder):
+            pid = int(folder.name.rsplit("-", 1)[1])
+            if is_server(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            shutil.rmtree(folder)
+
+
+def is_server(pid: int) -> bool:
+    """Whether the process is a temporary server still, and not another that was given its number."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"prefect.server.api.server:create_app" in command

@@ -11,7 +11,8 @@ import pytest
 from flows.cli import main
 from flows.score_report import histogram, report
 
-COMMANDS = ["run", "plan", "audit", "probe", "preview", "score", "runs", "progress", "generate", "compare", "export"]
+COMMANDS = ["run", "plan", "audit", "probe", "preview", "score", "runs", "status", "cancel", "progress", "generate"]
+COMMANDS += ["compare", "export"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,6 +1,10 @@
 """The store: an entry is only as good as its files, and one process at a time makes it."""
 
 import multiprocessing
+import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -154,24 +158,55 @@ def test_another_format_is_refused(store, content):
 
 def _hold(runs_dir: Path, held: multiprocessing.Event, release: multiprocessing.Event) -> None:
     store = Store(runs_dir)
-    with store.locked(store.entry("sft", "abc"), "run-1 (pid 7 on host)", lambda _: None):
+    with store.locked(store.entry("sft", "abc"), "the first (pid 1 on there)", lambda holder: None):
         held.set()
         release.wait(30)
 
 
-def test_a_second_process_waits_and_says_so(store):
+@pytest.fixture
+def other(store: Store) -> Iterator[tuple[BaseProcess, Event]]:
+    """A process that holds an entry, until it is told to let go."""
     context = multiprocessing.get_context("spawn")
     held, release = context.Event(), context.Event()
-    other = context.Process(target=_hold, args=(store.root.parent, held, release))
-    other.start()
+    process = context.Process(target=_hold, args=(store.root.parent, held, release))
+    process.start()
     assert held.wait(60)
-    said: list[str] = []
+    yield process, release
+    process.kill()
+    process.join()
 
-    def say(holder: str) -> None:
-        said.append(holder)
+
+def test_a_second_process_waits_and_is_told_for_whom(store, other):
+    process, release = other
+    told: list[str] = []
+
+    def on_wait(holder: str) -> None:
+        told.append(holder)
         release.set()
 
-    with store.locked(store.entry("sft", "abc"), "run-2", say):
-        assert set(said) == {"run-1 (pid 7 on host)"}
-    other.join(30)
-    assert other.exitcode == 0
+    with store.locked(store.entry("sft", "abc"), "the second", on_wait):
+        assert told[0] == "the first (pid 1 on there)"
+    process.join(30)
+    assert process.exitcode == 0
+    assert [path.name for path in store.root.glob(".*.holder")] == []
+
+
+def test_the_entry_of_a_process_that_died_is_free_at_once(store, other):
+    process, _ = other
+    killed: list[float] = []
+
+    def on_wait(holder: str) -> None:
+        if not killed:
+            process.kill()
+            killed.append(time.monotonic())
+
+    with store.locked(store.entry("sft", "abc"), "the second", on_wait):
+        assert time.monotonic() - killed[0] < 2
+
+
+def test_a_wait_can_be_given_up(store, other):
+    def give_up(holder: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), store.locked(store.entry("sft", "abc"), "the second", give_up):
+        raise AssertionError("it is held")

@@ -158,15 +158,26 @@ def test_a_detached_run_is_known_at_once_and_goes_on_by_itself(forker, tmp_path,
 
 @pytest.mark.slow
 def test_a_new_machine_can_take_several_at_once(tmp_path):
-    """Each process starts a temporary Prefect server, on one new database."""
+    """Each process starts a temporary Prefect server, on one new database, and ends that of a process that died."""
+    from flows.prefect_server import is_server
+
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment |= {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_LOGGING_LEVEL": "WARNING"}
+    servers = tmp_path / "prefect" / "ratchet"
     command = [sys.executable, "-m", "flows", "run", *PAIRS, f"runs_dir={tmp_path / 'runs'}"]
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    killed = subprocess.Popen(command, **options)
+    eventually(lambda: list(servers.glob("*/alive.lock")), 300)
+    (orphan,) = servers.glob("*-*")
+    killed.kill()
+    killed.communicate()
+    pid = int(orphan.name.rsplit("-", 1)[1])
+    assert is_server(pid)  # Prefect itself would leave it there for ever
     runs = [subprocess.Popen(command, **options) for _ in range(2)]
     errors = [run.communicate(timeout=300)[1] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], errors
     assert not [error for error in errors if "Traceback" in error or "locked" in error]
+    eventually(lambda: not is_server(pid))
 
 
 @pytest.mark.parametrize(
