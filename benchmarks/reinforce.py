@@ -85,7 +85,6 @@ def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
     from stages.hardware import prepare
     from stages.identity import resolve_model
     from stages.models import load_tokenizer
-    from stages.shared_prefix import share_prefixes
     from stages.training import new_adapter
 
     # Last, because `stages` says how torch's threads wait, for both variants alike.
@@ -115,16 +114,14 @@ def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
         return trl.GRPOTrainer(
             train_dataset=Dataset.from_list([{"prompt": row.conversation} for row in prompts]), **shared
         )
-    prompt_ids_ = [prompt_ids(tokenizer, ref.config, row) for row in prompts]
-    ours = OnPolicyTrainer(
-        prompt_ids=prompt_ids_,
+    return OnPolicyTrainer(
+        prompt_ids=[prompt_ids(tokenizer, ref.config, row) for row in prompts],
         order=range(len(prompts)),
         resampling=Resampling(attempts=0, pool=[], totals=lambda *_: []),
         shared_prefix=True,
+        say=print,
         **shared,
     )
-    share_prefixes(ours.model, prompt_ids_, statistics=["entropy"], say=print)
-    return ours
 
 
 @contextlib.contextmanager

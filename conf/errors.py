@@ -7,3 +7,15 @@ class UserError(Exception):
 
 class ConfigError(UserError):
     """A key, type or value of the configuration that cannot be used; the message starts with the dotted key."""
+
+
+class DiskError(Exception):
+    """A disk is full, or a place may not be written: the message names the path (exit code 1: nothing else is wrong).
+
+    Attributes:
+        full: Whether room is what lacks; otherwise it is the right to write.
+    """
+
+    def __init__(self, message: str, *, full: bool) -> None:
+        super().__init__(message)
+        self.full = full

@@ -95,6 +95,8 @@ class TrackingConfig:
     """MLflow tracking URI; when absent `MLFLOW_TRACKING_URI`, then a SQLite file under the runs directory."""
     experiment: str = option("ratchet", outcome=False)
     """MLflow experiment name."""
+    required: bool = option(True, outcome=False)
+    """Whether a run that finds no MLflow at its start is refused; if not, what it logs is sent later."""
 
     def __post_init__(self) -> None:
         """Refuse what is no address of a tracking server or database."""

@@ -32,6 +32,13 @@ class Schedule(enum.Enum):
     constant_with_warmup = "constant_with_warmup"
 
 
+class Keep(enum.Enum):
+    """Which adapter a training stage leaves."""
+
+    last = "last"
+    best = "best"
+
+
 @dataclass
 class LoraConfig:
     """The adapter a training stage adds."""
@@ -73,7 +80,18 @@ class TrainingConfig:
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     shared_prefix: bool = True
-    """Compute what sequences begin with in common once. Without it TRL does all: slower, and to the same result."""
+    """Compute what sequences begin with in common once. Without it, and with ORPO, TRL does all: slower, to the same
+    result."""
+    save_steps: int = option(10, ge=1, outcome=False)
+    """Optimiser steps from checkpoint to checkpoint: an interrupted stage goes on from the last one."""
+    keep_checkpoints: int = option(2, ge=1, outcome=False)
+    """Checkpoints kept on disk while the stage trains."""
+    eval_steps: int | None = option(None, ge=1)
+    """Optimiser steps from look to look at held-out rows of the `select` split; none when absent."""
+    eval_rows: int = option(64, ge=1)
+    """Held-out rows looked at, the first ones."""
+    keep: Keep = Keep.last
+    """Which adapter is left: that of the `last` step, or the one that did `best` on the held-out rows."""
     n_samples: int = option(4, ge=0)
     """Held-out prompts the finished stage answers into samples.jsonl."""
     sample_max_new_tokens: int = option(64, ge=1)
@@ -82,6 +100,11 @@ class TrainingConfig:
     """The adapter to train."""
     trainer: dict[str, Any] = field(default_factory=dict)
     """Any further field of the installed TRL config class; fields Ratchet owns are refused by name."""
+
+    def __post_init__(self) -> None:
+        """See that there is something to be best by."""
+        if self.keep is Keep.best and self.eval_steps is None:
+            raise ConfigError("eval_steps: keep: best needs to know how often to look at held-out rows, e.g. 10")
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """The command line: what can be asked, and the one place that turns an outcome into an exit code.
 
 Exit codes: 0 done or ship, 1 failed, 2 bad input, 3 held, 4 inconclusive, 5 stopped by an audit or a
-probe. Nothing heavy is imported before it is known which command runs.
+probe, 130 interrupted by Ctrl-C, 143 interrupted by SIGTERM or cancelled. Nothing heavy is imported before it is known
+which command runs.
 """
 
 import argparse
@@ -10,8 +11,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from conf.errors import UserError
+from conf.errors import DiskError, UserError
+from flows.stop import Stopped
 
 Options = Callable[[argparse.ArgumentParser], None]
 
@@ -29,14 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(importlib.import_module(f"flows.commands.{parsed.command}").main(parsed))
     except UserError as error:
         return _report(error, 2, parsed.debug)
-    except KeyboardInterrupt:
-        print("ratchet: interrupted; the same command continues", file=sys.stderr)
-        return 130
+    except (Stopped, KeyboardInterrupt) as error:
+        stopped = error if isinstance(error, Stopped) else Stopped("SIGINT")
+        print(f"ratchet: {stopped}", file=sys.stderr)
+        return stopped.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        return _report(error, 1, parsed.debug)
+        from stages.disk import disk_error
+
+        return _report(disk_error(error, Path()) or error, 1, parsed.debug)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -54,9 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
 def _report(error: Exception, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-    print(f"ratchet: {name}{error}", file=sys.stderr)
-    if code == 1 and not debug:
+    explained = isinstance(error, UserError | DiskError)
+    print(f"ratchet: {'' if explained else f'{type(error).__name__}: '}{error}", file=sys.stderr)
+    if not explained and not debug:
         print("ratchet: --debug shows where; log.txt in the step's store entry has more", file=sys.stderr)
     return code
 
@@ -74,6 +80,15 @@ def _multirun(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep over comma-separated values")
 
 
+def _detach(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--detach", action="store_true", help="run in the background; survives the terminal")
+    parser.add_argument("--run-id", help=argparse.SUPPRESS)  # what a detached run is told of itself
+
+
+def _wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--wait", action="store_true", help="return when the run has ended")
+
+
 def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -85,6 +100,10 @@ def _runs_dir(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="<pipeline-run>[/<step>], latest[/<step>], or a store id's prefix")
+
+
+def _pipeline_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="<pipeline-run>, or latest")
 
 
 def _several_runs(parser: argparse.ArgumentParser) -> None:
@@ -119,12 +138,14 @@ def _out(parser: argparse.ArgumentParser) -> None:
 
 
 _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
-    "run": ("run a pipeline, or sweep over several", (_overrides, _multirun, _json)),
+    "run": ("run a pipeline, or sweep over several", (_overrides, _multirun, _detach, _json)),
     "plan": ("print the steps, what is cached and what would run", (_overrides, _json)),
     "probe": ("sample a start model: is there anything to reinforce?", (_overrides, _probe, _json)),
     "preview": ("show rows as the model will see them", (_overrides, _preview)),
     "audit": ("score policies that do not do the job by a pipeline's rewards, with no model", (_overrides, _json)),
     "score": ("apply rewards to a file of completions, with no model", (_score, _json)),
+    "status": ("show what runs now, and what was interrupted", (_runs_dir, _json)),
+    "cancel": ("ask a run to keep what it has done and end", (_pipeline_run, _wait, _runs_dir)),
     "runs": ("list the runs of pipelines", (_runs_dir, _json)),
     "progress": ("print what a step logged", (_run, _runs_dir, _json)),
     "generate": ("answer a prompt with the model a run left", (_run, _generate, _runs_dir)),

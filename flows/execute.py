@@ -4,13 +4,12 @@ This is all of running a step but Prefect, which `flows.tasks` adds.
 """
 
 import importlib
-import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,17 @@ from omegaconf import OmegaConf
 from conf.loader import dump
 from conf.run import RunConfig
 from flows.console import Console, clock
+from flows.entry_mirror import EntryMirror
+from flows.mirror import STATUS, RunMirror
 from flows.outcome import EXIT_CODES
+from flows.progress_log import ProgressLog
 from flows.record import Record
-from flows.store import Entry
-from flows.tracking import Tracker
+from flows.stop import Stopped, StopRequest
+from flows.store import Entry, write_json
 from flows.workspace import StepInputs, Workspace
 from rewards.sources import reward_sources
-from stages.contract import StageContext, StageResult
+from stages.contract import Interrupted, StageContext, StageResult
+from stages.disk import clear_disk_errors
 
 
 @dataclass(kw_only=True, eq=False)
@@ -36,79 +39,86 @@ class PipelineRun:
     config: RunConfig
     workspace: Workspace
     record: Record
-    tracker: Tracker
+    mirror: RunMirror
     console: Console
+    stop: StopRequest
     results: dict[str, StageResult] = field(default_factory=dict)
+    error: BaseException | None = None
 
     def close(self, state: str, error: BaseException | None = None) -> None:
-        """Write down how the run ended."""
+        """Write down how the run ended, and keep the error that says so to whoever waits for the run."""
         verdicts = [
             result.verdict for result in self.results.values() if result.verdict and result.verdict in EXIT_CODES
         ]
+        self.error = Stopped(self.stop.reason) if isinstance(error, Interrupted) else error
         self.record.end(state, verdicts[-1] if verdicts else None)
-        self.tracker.artifact(self.record.values["mlflow_run"], self.record.folder / "pipeline.json")
-        self.tracker.finish(self.record.values["mlflow_run"], "FAILED" if error else "FINISHED")
+        if not self.mirror.sync(insist=True):
+            self.console.say("what MLflow has not got yet is sent by the next run that reaches it")
 
 
 def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
     """Do a step, or take its result from the store; returns the result and whether it was taken.
 
     Raises:
+        Interrupted: The run was asked to end.
         Exception: Whatever the stage raises; the step is then recorded as failed.
     """
     entry = run.workspace.entry(inputs)
+    told = ""
 
-    def say_waiting() -> None:
-        run.console.say(f"{inputs.name}: another process is making {entry.id}; waiting for it")
+    def on_wait(holder: str) -> None:
+        nonlocal told
+        if holder != told:
+            run.console.say(f"{inputs.name}: waiting for {holder}, which is making {entry.id}")
+            run.record.update_step(inputs.name, state="waiting", store=entry.id)
+            told = holder
+        if run.stop.requested():
+            raise Interrupted(f"{inputs.name}: interrupted")
 
-    with run.workspace.store.locked(entry, say_waiting):
+    with run.workspace.store.locked(entry, run.record.holder, on_wait):
         result = entry.result()
         if result is not None:
             _reuse(run, inputs, entry, result)
             return result, True
+        if damage := entry.damage():
+            run.console.say(f"{inputs.name}: {damage}; it is made again ({entry.id})")
+            entry.discard()
         return _make(run, inputs, entry), False
 
 
 def _reuse(run: PipelineRun, inputs: StepInputs, entry: Entry, result: StageResult) -> None:
     run.console.say(f"{inputs.name}: cached ({entry.id})")
     _show(run, result)
-    owner = (entry.saved("tracking.json") or {}).get("run")
-    tags = {"ratchet.store": entry.id, "ratchet.cached": "true", "ratchet.cached_run": str(owner)}
-    child = run.tracker.start(inputs.name, run.record.values["mlflow_run"], tags)
-    run.tracker.metrics(child, result.metrics)
-    run.tracker.finish(child)
-    run.record.update_step(
-        inputs.name,
-        state="cached",
-        store=entry.id,
-        metrics=dict(result.metrics),
-        report=result.report,
-        mlflow_run=child,
-        seconds=0.0,
-    )
+    numbers = {"metrics": dict(result.metrics), "seconds": 0.0}
+    run.record.update_step(inputs.name, state="cached", store=entry.id, report=result.report, **numbers)
+    run.mirror.add(inputs.name, entry)
+    run.mirror.sync()
 
 
 def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
     entry.path.mkdir(exist_ok=True)
     entry.clear()
-    child = _tracking_run(run, inputs, entry)
     run.console.say(f"{inputs.name}: {inputs.step.stage} from {inputs.step.start} ({entry.id})")
-    run.record.update_step(inputs.name, state="running", store=entry.id, mlflow_run=child)
+    run.record.update_step(inputs.name, state="running", store=entry.id)
+    mirror = run.mirror.add(inputs.name, entry)
+    mirror.restart()
     started = time.monotonic()
     try:
         _write_inputs(run, inputs, entry)
-        run.tracker.params(child, {inputs.step.stage: dump(inputs.settings), "seed": run.config.sections.seed})
-        with _logging_to(entry.path / "log.txt"):
-            result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, child))
+        run.mirror.sync()
+        with clear_disk_errors(entry.path), _logging_to(entry.path / "log.txt"):
+            result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, mirror))
+            seconds = time.monotonic() - started
+            entry.write_result(result, seconds)
     except BaseException as error:
-        run.record.update_step(inputs.name, state="failed", error=f"{type(error).__name__}: {error}")
-        run.tracker.finish(child, "FAILED")
+        state = run.stop.ended(error)
+        mirror.status = STATUS[state]
+        with suppress(Exception):  # what cannot be written down, on a full disk, must not hide why
+            run.record.update_step(inputs.name, state=state, error=f"{type(error).__name__}: {error}")
         raise
-    seconds = time.monotonic() - started
-    entry.write_result(result, seconds)
-    _track_result(run, entry, result, child)
     numbers = {"metrics": dict(result.metrics), "seconds": round(seconds, 3)}
     run.record.update_step(inputs.name, state="completed", report=result.report, **numbers)
+    run.mirror.sync(insist=True)
     run.console.say(f"{inputs.name}: done in {clock(seconds)}")
     _show(run, result)
     return result
@@ -128,15 +138,20 @@ def _stage(name: str) -> Callable[[Any, StageContext], StageResult]:
     return function
 
 
-def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, child: str) -> StageContext:
+def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, mirror: EntryMirror) -> StageContext:
+    log = ProgressLog(entry.path / "progress.jsonl")
+    mirror.progress = lambda: log.rows
+
     def log_metrics(row: Mapping[str, float]) -> None:
-        with (entry.path / "progress.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(row)) + "\n")
-        run.tracker.metrics(child, row, round(row["step"]))
+        if log.add(row):
+            run.mirror.sync()
         run.console.row(inputs.name, row)
 
     def progress(what: str, done: int, total: int) -> None:
         run.console.progress(inputs.name, what, done, total)
+        run.record.progress(inputs.name, what, done, total)
+        if run.stop.requested() and what != "train":  # training is asked by `stopping`, and saves first
+            raise Interrupted(f"{inputs.name}: interrupted")
 
     return StageContext(
         models=inputs.models,
@@ -149,18 +164,8 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, child: str) -> 
         log_metrics=log_metrics,
         progress=progress,
         say=lambda text: run.console.say(f"  {inputs.name}  {text}"),
+        stopping=run.stop.requested,
     )
-
-
-def _tracking_run(run: PipelineRun, inputs: StepInputs, entry: Entry) -> str:
-    """The entry's own tracking run: the one an interrupted attempt began, or a new one."""
-    parent = run.record.values["mlflow_run"]
-    saved = entry.saved("tracking.json")
-    if saved and saved["uri"] == run.tracker.uri and run.tracker.reopen(saved["run"], parent):
-        return str(saved["run"])
-    child = run.tracker.start(inputs.name, parent, {"ratchet.store": entry.id, "ratchet.stage": inputs.step.stage})
-    (entry.path / "tracking.json").write_text(json.dumps({"uri": run.tracker.uri, "run": child}), encoding="utf-8")
-    return child
 
 
 def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
@@ -177,6 +182,7 @@ def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
         "model": dump(run.config.sections.model),
     }
     OmegaConf.save(OmegaConf.create(values), entry.path / "config.yaml")
+    write_json(entry.path / "inputs.json", inputs.parts)
     sources = reward_sources(inputs.rewards, run.workspace.base_dir)
     common = os.path.commonpath([source.parent for source in sources]) if sources else ""
     for source in sources:
@@ -185,19 +191,10 @@ def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
         shutil.copy2(source, copy)
 
 
-def _track_result(run: PipelineRun, entry: Entry, result: StageResult, child: str) -> None:
-    run.tracker.metrics(child, result.metrics)
-    adapter = entry.path / "adapter"
-    for path in [*result.artifacts.values(), entry.path / "receipt.json", entry.path / "config.yaml", adapter]:
-        if path.exists():
-            run.tracker.artifact(child, path)
-    run.tracker.finish(child)
-
-
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
     """While a stage runs, every library's log records and warnings go to a file, and nowhere else."""
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler = _LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     before, root.handlers = root.handlers, [handler]
@@ -207,4 +204,12 @@ def _logging_to(path: Path) -> Iterator[None]:
     finally:
         logging.captureWarnings(False)
         root.handlers = before
-        handler.close()
+        with suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that a full disk cannot take: it ends there, quietly, for what stops the stage is said elsewhere."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say nothing."""

@@ -5,39 +5,65 @@ come in an order in which each finds what it needs; a step is a Prefect task, an
 already has a result for the same inputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from prefect import flow
+from prefect.client.schemas import State
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Cancelled
 
 from conf.run import load_run
 from flows.console import Console
 from flows.execute import PipelineRun
+from flows.mirror import RunMirror, catch_up
 from flows.record import Record
+from flows.stop import StopRequest
 from flows.tasks import run_step
 from flows.tracking import Tracker
 from flows.workspace import Workspace
-from stages.contract import StageResult
+from stages.contract import Interrupted, StageResult
 
 
 @flow(name="posttrain", validate_parameters=False, persist_result=False)
-def posttrain(config: dict[str, Any], overrides: Sequence[str] = (), checked: bool = False) -> dict[str, Any]:
+def posttrain(
+    config: dict[str, Any],
+    overrides: Sequence[str] = (),
+    command: Sequence[str] = (),
+    run_id: str | None = None,
+    on_open: Callable[[PipelineRun], None] | None = None,
+) -> "dict[str, Any] | State[Any]":
     """Run a pipeline.
 
     Args:
         config: The composed configuration as plain values.
         overrides: What was asked for on the command line; recorded, not interpreted.
-        checked: Whether `Workspace.check` has seen this configuration just now.
+        command: The command line that starts the same run again; recorded, for whoever has to.
+        run_id: Of a run that another process has begun and recorded for this one.
+        on_open: Given the run as soon as it is open.
 
     Returns:
-        The run's record, as written to `pipeline.json`.
+        The run's record, as written to `pipeline.json`; Prefect's state Cancelled for a run that was cancelled.
+
+    Raises:
+        Stopped: A signal asked the run to end early.
     """
-    run = open_run(config, overrides, checked)
+    run = open_run(config, overrides, command, run_id)
+    if on_open:
+        on_open(run)
     try:
-        stopped = run_steps(run)
+        with run.stop.signals():
+            run.mirror.start()
+            stopped = run_steps(run)
     except BaseException as error:
-        run.close("failed", error)
+        with suppress(Exception):  # what cannot be written down, on a full disk, must not hide why
+            run.close(run.stop.ended(error), error)
+        if run.record.values["state"] == "cancelled":
+            return Cancelled(message=str(error))
+        if run.error is not None and run.error is not error:
+            raise run.error from error
         raise
     run.close("stopped" if stopped else "completed")
     return run.record.values
@@ -46,9 +72,13 @@ def posttrain(config: dict[str, Any], overrides: Sequence[str] = (), checked: bo
 def run_steps(run: PipelineRun) -> bool:
     """Do one step after the other; returns whether one of them stopped the pipeline."""
     for name, step in run.config.steps.items():
+        if run.stop.requested():
+            raise Interrupted(f"{name}: not begun")
         if run.workspace.is_due(name, run.results):
             task = run_step.with_options(name=step.stage, task_run_name=name)
             state: Any = task(run, run.workspace.inputs(name, run.results), return_state=True)
+            if state.is_cancelled():
+                raise Interrupted(state.message)
             result: StageResult = state.result()
             run.workspace.finish(name, result, run.results)
             if result.verdict == "stop":
@@ -56,18 +86,21 @@ def run_steps(run: PipelineRun) -> bool:
     return False
 
 
-def open_run(config: dict[str, Any], overrides: Sequence[str], checked: bool = False) -> PipelineRun:
+def open_run(
+    config: dict[str, Any], overrides: Sequence[str], command: Sequence[str] = (), run_id: str | None = None
+) -> PipelineRun:
     """Resolve everything that needs no model, and open the run's record and its tracking run."""
     parsed = load_run(config)
     workspace = Workspace(parsed)
-    if not checked:
-        workspace.check()
-    workspace.find_models()
-    record = Record(parsed, workspace.runs_dir, overrides)
-    tracker = Tracker(parsed.sections.tracking, workspace.runs_dir)
-    parent = tracker.start(record.id, tags={"ratchet.pipeline": record.id})
-    record.update(mlflow_run=parent, prefect_run=flow_run.get_id())
+    workspace.check()
     console = Console()
+    tracker = Tracker(parsed.sections.tracking, workspace.runs_dir, console.say)
+    record = Record(parsed, workspace.runs_dir, overrides, command, run_id)
+    record.begin(mlflow_uri=tracker.uri, prefect_run=flow_run.get_id(), prefect_url=PREFECT_API_URL.value())
+    catch_up(tracker, workspace.runs_dir)
     for line in workspace.notices():
         console.say(line)
-    return PipelineRun(config=parsed, workspace=workspace, record=record, tracker=tracker, console=console)
+    stop = StopRequest(console.say, record.folder)
+    return PipelineRun(
+        config=parsed, workspace=workspace, record=record, mirror=RunMirror(tracker, record), console=console, stop=stop
+    )

@@ -1,7 +1,11 @@
 """`pipeline.json`: what one run of a pipeline is, was given, and has come to; rewritten whenever a step changes."""
 
+import contextlib
+import os
 import platform
+import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -10,19 +14,43 @@ from typing import Any
 
 from conf.loader import dump
 from conf.run import RunConfig
+from flows.liveness import hold
 from flows.store import write_json
 
 FORMAT = 1
 _VERSIONS = ("ratchet", "torch", "transformers", "peft", "trl", "datasets", "prefect", "mlflow", "hydra-core")
 
 
-class Record:
-    """The record of one pipeline run, on disk at every moment."""
+PROGRESS = "progress.json"
+"""Beside the record: how far the step under way is; written often, and worth nothing once the run is over."""
+_PROGRESS_SECONDS = 1.0
 
-    def __init__(self, config: RunConfig, runs_dir: Path, overrides: Sequence[str]) -> None:
+
+class Record:
+    """The record of one pipeline run, on disk from `begin` on at every moment.
+
+    Args:
+        config: The run's configuration.
+        runs_dir: Where runs live.
+        overrides: What was asked for.
+        command: The whole command line that starts the run again.
+        run_id: Of a run that another process has begun for this one, and holds alive through a descriptor it left us.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        runs_dir: Path,
+        overrides: Sequence[str],
+        command: Sequence[str] = (),
+        run_id: str | None = None,
+    ) -> None:
         now = datetime.now(UTC)
         name = config.sections.name
-        self.folder = runs_dir / "pipelines" / f"{name}-{now:%Y%m%d-%H%M%S-%f}"
+        self.folder = runs_dir / "pipelines" / (run_id or f"{name}-{now:%Y%m%d-%H%M%S-%f}")
+        self.lock: int | None = None
+        self._is_ours = run_id is None
+        self._progress_at = 0.0
         self.values: dict[str, Any] = {
             "format": FORMAT,
             "id": self.folder.name,
@@ -32,13 +60,28 @@ class Record:
             "started": now.isoformat(timespec="milliseconds"),
             "ended": None,
             "overrides": list(overrides),
+            "command": list(command),
+            "directory": str(Path.cwd()),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
             "git_commit": git_commit(),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},
             "prefect_run": None,
+            "prefect_url": None,
+            "prefect_told": False,
             "mlflow_run": None,
+            "mlflow_uri": None,
+            "mlflow_done": False,
             "steps": {name: _waiting(step.stage, step.start) for name, step in config.steps.items()},
             "config": dump(config.sections),
         }
+
+    @classmethod
+    def existing(cls, runs_dir: Path, values: dict[str, Any]) -> "Record":
+        """The record of an earlier run, to note in it what was told of it since."""
+        record = cls.__new__(cls)
+        record.folder, record.values = runs_dir / "pipelines" / values["id"], values
+        return record
 
     @property
     def id(self) -> str:
@@ -51,6 +94,32 @@ class Record:
         steps: dict[str, Any] = self.values["steps"]
         return steps
 
+    @property
+    def holder(self) -> str:
+        """The run and its process, for others that wait for it."""
+        return f"{self.id} (pid {self.values['pid']} on {self.values['host']})"
+
+    def begin(self, **values: Any) -> None:
+        """Write the record for the first time, and be alive from now on."""
+        self.folder.mkdir(parents=True, exist_ok=not self._is_ours)
+        if self._is_ours:
+            self.lock = hold(self.folder)
+        self.update(**values)
+
+    def release(self) -> None:
+        """Be alive no longer, as far as this process is concerned."""
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+    def progress(self, step: str, what: str, done: int, total: int) -> None:
+        """Let others see how far a step is, about once a second."""
+        now = time.monotonic()
+        if now - self._progress_at >= _PROGRESS_SECONDS:
+            self._progress_at = now
+            with contextlib.suppress(OSError):  # nobody's work depends on it
+                write_json(self.folder / PROGRESS, {"step": step, "what": what, "done": done, "total": total})
+
     def update(self, **values: Any) -> None:
         """Change the run's own fields."""
         self.values.update(values)
@@ -62,14 +131,14 @@ class Record:
         self._write()
 
     def end(self, state: str, verdict: str | None = None) -> None:
-        """The run is over: `completed`, `stopped` or `failed`; steps that never began are marked as skipped."""
+        """The run is over, and so is a step under way; others were skipped."""
+        ended = {"pending": "skipped", "waiting": "skipped", "running": state}
         for step in self.steps.values():
-            if step["state"] == "pending":
-                step["state"] = "skipped"
+            step["state"] = ended.get(step["state"], step["state"])
         self.update(state=state, verdict=verdict, ended=datetime.now(UTC).isoformat(timespec="milliseconds"))
+        (self.folder / PROGRESS).unlink(missing_ok=True)
 
     def _write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "pipeline.json", self.values)
 
 

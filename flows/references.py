@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from flows.liveness import is_alive
 from flows.store import Entry, Store
 from stages.contract import ModelRef
 
@@ -71,8 +72,23 @@ def find_pipeline(runs_dir: Path, name: str) -> dict[str, Any] | None:
 def pipeline_records(runs_dir: Path) -> list[dict[str, Any]]:
     """The records of all pipeline runs, oldest first."""
     paths = (runs_dir / "pipelines").glob("*/pipeline.json")
-    records = [record for path in paths if (record := _read_record(path)) is not None]
+    records = [record for path in paths if (record := _as_it_is(path)) is not None]
     return sorted(records, key=lambda record: str(record["started"]))
+
+
+def _as_it_is(path: Path) -> dict[str, Any] | None:
+    """One record; that of a run whose process died says that it was interrupted."""
+    record = _read_record(path)
+    if record is None or record["state"] != "running" or is_alive(path.parent):
+        return record
+    record = _read_record(path)  # again: a run writes its end before it lets go
+    if record is not None and record["state"] == "running":
+        record["state"] = "interrupted"
+        for step in record["steps"].values():
+            step["state"] = {"running": "interrupted", "waiting": "skipped", "pending": "skipped"}.get(
+                step["state"], step["state"]
+            )
+    return record
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:

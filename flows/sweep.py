@@ -15,9 +15,10 @@ from hydra.core.hydra_config import HydraConfig
 
 from conf.errors import UserError
 from conf.run import RunConfig
-from flows.commands.run import run_pipeline
+from flows.commands.run import command_line, run_pipeline
 from flows.compose import clear_errors, load_checked, register, to_plain, translate
 from flows.outcome import EXIT_CODES, scores
+from flows.stop import CANCEL, Stopped
 from flows.workspace import Workspace
 from stages.table import table
 
@@ -45,7 +46,7 @@ def sweep(overrides: Sequence[str], config_dir: str | None) -> int:
     jobs = [(_checked(values, asked, _varied(asked, overrides)), asked) for values, asked in composed]
     outcomes, codes = [], []
     for number, (config, asked) in enumerate(jobs):
-        code, outcome = _run_job(config, asked)
+        code, outcome = _run_job(config, asked, command_line("run", asked, config_dir))
         codes.append(code)
         outcomes.append({"job": str(number), "overrides": " ".join(_varied(asked, overrides)), **outcome})
     print(f"\n{table(outcomes)}")
@@ -62,12 +63,16 @@ def _checked(values: dict[str, Any], asked: Sequence[str], varied: Sequence[str]
     return config
 
 
-def _run_job(config: RunConfig, overrides: Sequence[str]) -> tuple[int, dict[str, str]]:
+def _run_job(config: RunConfig, overrides: Sequence[str], command: list[str]) -> tuple[int, dict[str, str]]:
     print(f"\n== {' '.join(overrides)}", file=sys.stderr)
     try:
-        record = run_pipeline(config, overrides)
+        record = run_pipeline(config, overrides, command)
     except UserError as error:
         return 2, _outcome("bad input", error=str(error))
+    except Stopped as stopped:
+        if stopped.reason != CANCEL:  # a signal is meant for all jobs
+            raise
+        return stopped.exit_code, _outcome("cancelled")
     except Exception as error:
         return 1, _outcome("failed", error=f"{type(error).__name__}: {error}")
     return EXIT_CODES[record["verdict"]], _outcome(record["state"], record)

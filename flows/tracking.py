@@ -1,116 +1,216 @@
-"""The only place that knows MLflow: one parent run per pipeline, a child per step, metrics row by row.
+"""The only place that knows MLflow: one experiment, reached when it can be reached.
 
-A `MlflowClient` with explicit run ids throughout: the fluent API is thread-local. A store entry owns one run, which is
-reopened when the stage is made again; a cached step gets a light child that links to it.
+A `MlflowClient` with explicit run ids throughout: the fluent API is thread-local. What is sent, and when, is decided in
+`flows.mirror`; here an outage becomes a line for the person who waits, and never an exception of a run under way.
 """
 
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from filelock import FileLock
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
+from mlflow.store.db import utils as databases
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from mlflow.tracking._tracking_service.utils import _tracking_store_registry as stores
 
 from conf.errors import UserError
 from conf.schema import TrackingConfig
 
 logging.getLogger("alembic").setLevel(logging.WARNING)  # the first use of a database migrates it, line by line
+logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)  # what fails is told here, without a traceback
+databases.MAX_RETRY_COUNT = 1  # it would sleep for 100 seconds over a database that cannot be opened
 
+_SET_BY_USER = frozenset(os.environ)
 _PARAMETER_LENGTH = 500
-_BATCH = 100
+_BATCH = {"params": 100, "metrics": 1000}
+_LONGEST_PAUSE = 60.0
+_SHARE = 10
+"""Waiting for a server that does not answer takes at most one part in so many of the time."""
 
 
 class Tracker:
     """Records runs in one MLflow experiment.
 
+    Args:
+        config: The section `tracking`.
+        runs_dir: Where the embedded database lives.
+        say: Told when MLflow goes away, comes back, or refuses something.
+
     Raises:
-        UserError: The tracking server cannot be reached.
+        UserError: MLflow cannot be used, and is required.
     """
 
-    def __init__(self, config: TrackingConfig, runs_dir: Path) -> None:
+    def __init__(self, config: TrackingConfig, runs_dir: Path, say: Callable[[str], None] = lambda line: None) -> None:
         embedded = f"sqlite:///{runs_dir / 'mlflow.db'}"
         self.uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded
-        try:
-            with _impatient():
-                self.client = MlflowClient(tracking_uri=self.uri)
-                found = self.client.get_experiment_by_name(config.experiment)
-                location = (runs_dir / "mlartifacts").as_uri() if self.uri == embedded else None
-                self.experiment = (
-                    found.experiment_id if found else self.client.create_experiment(config.experiment, location)
-                )
-        except Exception as error:  # a database's driver may be missing, or raise what it likes
-            raise UserError(
-                f"tracking.uri: cannot use MLflow at {self.uri} ({_first_line(error)}); give the URL of a running "
-                "server, sqlite:///FILE, or none for the embedded database"
-            ) from error
+        self.required = config.required
+        self.connections = 0
+        self._experiment_name = config.experiment
+        self._location = (runs_dir / "mlartifacts").as_uri() if self.uri == embedded else None
+        self._runs_dir = runs_dir
+        self._say = say
+        self._refused: set[str] = set()
+        self._client: MlflowClient | None = None
+        self._pause = 0.0
+        self._not_before = 0.0
+        self.attempt(lambda: None, required=self.required)
 
-    def start(self, name: str, parent: str | None = None, tags: Mapping[str, str] | None = None) -> str:
-        """Open a run (a child of `parent` when there is one); returns its id."""
-        nested = {"mlflow.parentRunId": parent} if parent else {}
-        run = self.client.create_run(self.experiment, tags={**nested, **(tags or {})}, run_name=name)
+    def attempt(self, action: Callable[[], None], *, insist: bool = False, required: bool = False) -> bool:
+        """Do something with MLflow, unless it failed a moment ago; returns whether it was done.
+
+        Args:
+            action: Calls the methods below; what it has to do it must be able to do again from the start.
+            insist: Try even if it failed a moment ago.
+            required: Raise instead of going on without.
+
+        Raises:
+            UserError: It failed, and is required.
+        """
+        if time.monotonic() < self._not_before and not insist:
+            return False
+        started = time.monotonic()
+        try:
+            with _requests_within(10):
+                self._connect()
+                action()
+        except Exception as error:  # a database's driver raises what it likes
+            self._lost(error, time.monotonic() - started, required)
+            return False
+        if self._pause:
+            self._say(f"MLflow at {self.uri} is back")
+        self._pause = 0.0
+        return True
+
+    def open(self, identity: str, name: str, tags: Mapping[str, str], started: int) -> str:
+        """The run with this identity, made unless an attempt whose answer got lost has made it; returns its id."""
+        query = f"tags.`ratchet.id` = '{identity}'"
+        found = self.client.search_runs([self._experiment], query, max_results=1)
+        run = found[0] if found else None
+        if run is None:
+            every = {"ratchet.id": identity, **tags}
+            run = self.client.create_run(self._experiment, start_time=started, tags=every, run_name=name)
         return str(run.info.run_id)
 
-    def reopen(self, run_id: str, parent: str) -> bool:
-        """Continue a run that an interrupted attempt began; False when this server does not have it."""
+    def lifecycle(self, run_id: str) -> str | None:
+        """`active`, `deleted` by a user, or None for a run that MLflow does not know."""
         try:
-            self.client.update_run(run_id, status="RUNNING")
-            self.client.set_tag(run_id, "mlflow.parentRunId", parent)
-        except MlflowException:
-            return False
-        return True
+            return str(self.client.get_run(run_id).info.lifecycle_stage)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    def tag(self, run_id: str, name: str, value: str) -> None:
+        """Set a tag."""
+        self.client.set_tag(run_id, name, value)
 
     def params(self, run_id: str, values: Mapping[str, Any]) -> None:
         """Log nested settings as flat parameters (`lora.r`)."""
-        flat = [Param(key, str(value)[:_PARAMETER_LENGTH]) for key, value in flatten(values)]
-        for begin in range(0, len(flat), _BATCH):
-            self.client.log_batch(run_id, params=flat[begin : begin + _BATCH])
+        self._log(run_id, "params", [Param(key, str(value)[:_PARAMETER_LENGTH]) for key, value in flatten(values)])
 
-    def metrics(self, run_id: str, values: Mapping[str, float], step: int = 0) -> None:
-        """Log numbers that belong to one step."""
-        now = int(time.time() * 1000)
-        metrics = [Metric(name, float(value), now, step) for name, value in values.items() if name != "step"]
-        for begin in range(0, len(metrics), _BATCH):
-            self.client.log_batch(run_id, metrics=metrics[begin : begin + _BATCH])
-
-    def tags(self, run_id: str, values: Mapping[str, str]) -> None:
-        """Set tags."""
-        self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in values.items()])
+    def rows(self, run_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Log rows of numbers, each with its `step` and `timestamp`: logging them again adds nothing."""
+        metrics = [
+            Metric(name, float(value), int(row.get("timestamp", 0)), round(row["step"]))
+            for row in rows
+            for name, value in row.items()
+            if name not in ("step", "timestamp")
+        ]
+        self._log(run_id, "metrics", metrics)
 
     def artifact(self, run_id: str, path: Path) -> None:
         """Log a file, or a directory under its own name."""
-        if path.is_dir():
-            self.client.log_artifacts(run_id, str(path), artifact_path=path.name)
-        else:
-            self.client.log_artifact(run_id, str(path))
+        with _requests_within(120):  # a server answers when it has put the file where it keeps files
+            if path.is_dir():
+                self.client.log_artifacts(run_id, str(path), artifact_path=path.name)
+            else:
+                self.client.log_artifact(run_id, str(path))
 
-    def finish(self, run_id: str, status: str = "FINISHED") -> None:
-        """Close a run: FINISHED, FAILED or KILLED."""
-        self.client.set_terminated(run_id, status)
+    def status(self, run_id: str, status: str, ended: int | None = None) -> None:
+        """RUNNING, or the end of a run: FINISHED, FAILED or KILLED."""
+        if status == "RUNNING":
+            self.client.update_run(run_id, status=status)
+        else:
+            self.client.set_terminated(run_id, status, ended)
+
+    @property
+    def client(self) -> MlflowClient:
+        """MLflow's own client, while there is a connection."""
+        assert self._client is not None
+        return self._client
+
+    def _connect(self) -> None:
+        if self._client is not None:
+            return
+        client = MlflowClient(tracking_uri=self.uri)
+        self._runs_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._runs_dir / ".mlflow.lock", timeout=120):  # two first migrations at once fail half-way
+            found = client.get_experiment_by_name(self._experiment_name)
+            self._experiment = (
+                found.experiment_id if found else client.create_experiment(self._experiment_name, self._location)
+            )
+        self._client = client
+        self.connections += 1
+
+    def _lost(self, error: Exception, took: float, required: bool) -> None:
+        self._client = None
+        _forget_database(self.uri)
+        if required:
+            raise UserError(
+                f"tracking.uri: cannot use MLflow at {self.uri} ({_first_line(error)}); give the URL of a running "
+                "server, sqlite:///FILE, or none for the embedded database; tracking.required=false goes on without"
+            ) from error
+        if not self._pause:
+            reason = _first_line(error)
+            self._say(
+                f"MLflow at {self.uri} cannot be used ({reason}); the run goes on, and what it logs is sent later"
+            )
+        self._pause = max(min(2 * self._pause or 2.0, _LONGEST_PAUSE), (_SHARE - 1) * took)
+        self._not_before = time.monotonic() + self._pause
+
+    def _log(self, run_id: str, kind: str, values: list[Any]) -> None:
+        for begin in range(0, len(values), _BATCH[kind]):
+            try:
+                self.client.log_batch(run_id, **{kind: values[begin : begin + _BATCH[kind]]})
+            except MlflowException as error:
+                if error.error_code != "INVALID_PARAMETER_VALUE":
+                    raise
+                self._tell_refused(f"MLflow refuses {kind}: {_first_line(error)}")  # and would do so again
+
+    def _tell_refused(self, line: str) -> None:
+        if line not in self._refused:
+            self._refused.add(line)
+            self._say(line)
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
-    """First contact: a server that is not there should not be asked for minutes, as one that was there before should.
-
-    What the user has set stays.
-    """
-    limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
-    ours = {name: value for name, value in limits.items() if name not in os.environ}
-    os.environ.update(ours)
-    try:
+def _requests_within(seconds: int) -> Iterator[None]:
+    """Ask a server that does not answer twice for so long; by itself MLflow does it for minutes."""
+    limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds)}
+    with patch.dict(os.environ, {name: value for name, value in limits.items() if name not in _SET_BY_USER}):
         yield
-    finally:
-        for name in ours:
-            del os.environ[name]
+
+
+def _forget_database(uri: str) -> None:
+    """MLflow keeps its connections for the life of the process, also those to a file that is gone by now."""
+    engine = SqlAlchemyStore._engine_map.pop(uri, None)
+    if engine is not None:
+        engine.dispose()
+    stores._get_store_with_resolved_uri.cache_clear()
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What went wrong; of a failed request its cause, without the request."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line.rpartition("(Caused by ")[2].removesuffix(")") if "(Caused by " in line else line
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -3,7 +3,6 @@
 Both `ratchet plan` and the flow ask it what a step would be given, and so agree on what is cached.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,23 +16,23 @@ from conf.run import RunConfig
 from conf.schema import SuiteConfig
 from conf.steps import BASE, STAGES, Step
 from flows.door import check_workspace
-from flows.fingerprint import code_digest, digest, files_digest, library_versions, outcome_fields
+from flows.fingerprint import digest, reward_parts, step_parts
 from flows.references import find_run
 from flows.store import Entry, Store
 from rewards.command import notices
-from rewards.sources import reward_libraries, reward_sources
 from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef, StageResult, Suite
-from stages.data import data_identity, prepare_data
+from stages.data import data_identity, prepare_once
 from stages.hardware import resolve_hardware
 from stages.identity import resolve_model
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepInputs:
-    """Everything a step is given; what of it can change the outcome is in the fingerprint.
+    """Everything a step is given.
 
-    `data_id` has the identity of the step's rows; `suite_ids` that of each suite's rows.
+    `data_id` has the identity of the step's rows; `suite_ids` that of each suite's rows and rewards; `parts` all that
+    can change the outcome, as plain JSON.
     """
 
     name: str
@@ -45,7 +44,12 @@ class StepInputs:
     rewards: Mapping[str, RewardConfig]
     suites: Mapping[str, SuiteConfig]
     suite_ids: Mapping[str, Any]
-    fingerprint: str
+    parts: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal fingerprints mean that the work need not be done again."""
+        return digest(self.parts)
 
 
 class Workspace:
@@ -73,7 +77,7 @@ class Workspace:
         step = self.config.steps[name]
         rewards = self.config.rewards[step.reward] if step.reward else {}
         suites = self.suites(step)
-        values = {
+        values: dict[str, Any] = {
             "models": self._models(name, results),
             "data_id": self._data_id(step, results),
             "rewards": rewards,
@@ -85,7 +89,7 @@ class Workspace:
             settings=self.config.settings[name],
             data=self._step_data(step, results),
             suites=suites,
-            fingerprint=self._fingerprint(name, **values),
+            parts=step_parts(self.config, name, self.hardware, self.base_dir, **values),
             **values,
         )
 
@@ -95,9 +99,9 @@ class Workspace:
 
     def finish(self, name: str, result: StageResult, results: dict[str, StageResult]) -> None:
         """Take a step's result down; a probe that asked for the step as its detour hands on the detour's model."""
-        results[name] = result
+        results[name] = replace(result, model=self._ours(result.model))
         for probe in self._asking(name, results):
-            results[probe] = replace(results[probe], model=result.model)
+            results[probe] = replace(results[probe], model=results[name].model)
 
     def askers(self, name: str) -> list[str]:
         """The probes that may ask for a step as their detour."""
@@ -117,19 +121,8 @@ class Workspace:
         Raises:
             UserError: The source cannot be read or used; names file, row and column.
         """
-        sections = self.config.sections
         folder = self.store.root / f"data-{digest(self._source_id(source))}"
-        if any(not (folder / f"{split}.jsonl").is_file() for split in _SPLITS):
-            shutil.rmtree(folder, ignore_errors=True)
-            making = folder.with_name(f".{folder.name}.making")
-            shutil.rmtree(making, ignore_errors=True)
-            making.mkdir(parents=True)
-            try:
-                prepare_data(self.config.data[source], sections.held_out, making, self.base_dir)
-                making.replace(folder)
-            finally:
-                shutil.rmtree(making, ignore_errors=True)
-        return {split: folder / f"{split}.jsonl" for split in _SPLITS}
+        return prepare_once(self.config.data[source], self.config.sections.held_out, folder, self.base_dir)
 
     def sources(self) -> list[str]:
         """The data sources the pipeline reads, each once."""
@@ -226,7 +219,11 @@ class Workspace:
                 f"run/{text}: was trained from {model.config.id}, not from {self.base.config.id}; "
                 "set model to the one it was trained from, or start from a run of this one"
             )
-        return model
+        return self._ours(model)
+
+    def _ours(self, model: ModelRef) -> ModelRef:
+        """A model out of the store, with this run's model section: it may have been made under another path."""
+        return replace(model, config=self.base.config, revision=self.base.revision)
 
     def _ancestors(self, name: str) -> list[str]:
         """The steps on the way from the base to where a step starts, the earliest first."""
@@ -253,47 +250,10 @@ class Workspace:
         return {"source": identity, "held_out": self.config.sections.held_out}
 
     def _suite_id(self, suite: SuiteConfig) -> dict[str, Any]:
-        rewards = self.config.rewards[suite.reward]
-        return {"suite": dump(suite), "rows": self._source_id(suite.data), "rewards": self._rewards_id(rewards)}
-
-    def _rewards_id(self, rewards: Mapping[str, RewardConfig]) -> dict[str, Any]:
-        return {
-            "rewards": dump(rewards),
-            "sources": files_digest(reward_sources(rewards, self.base_dir)),
-            "libraries": library_versions(reward_libraries(rewards)),
-        }
-
-    def _fingerprint(
-        self,
-        name: str,
-        *,
-        models: Mapping[str, ModelRef],
-        data_id: Any,
-        rewards: Mapping[str, RewardConfig],
-        suite_ids: Mapping[str, Any],
-    ) -> str:
-        step, model = self.config.steps[name], self.config.sections.model
-        chat = {"template": model.chat_template, "kwargs": model.chat_template_kwargs, "stop": model.stop_tokens}
-        return digest(
-            {
-                "stage": step.stage,
-                "settings": outcome_fields(self.config.settings[name]),
-                "models": {label: ref.identity for label, ref in models.items() if _matters(label, step.stage)},
-                "data": data_id,
-                "rewards": self._rewards_id(rewards),
-                "suites": suite_ids,
-                "seed": self.config.sections.seed,
-                "hardware": vars(self.hardware),
-                "chat": chat,
-                "code": code_digest(f"stages.{step.stage}"),
-                "libraries": library_versions(),
-            }
-        )
+        """What of a suite counts: not what its data source and its reward set are called."""
+        settings = {name: value for name, value in dump(suite).items() if name not in ("data", "reward")}
+        rewards = reward_parts(self.config.rewards[suite.reward], self.base_dir)
+        return {**settings, "rows": self._source_id(suite.data), **rewards}
 
 
 _SPLITS = ("train", "select", "gate")
-
-
-def _matters(label: str, stage: str) -> bool:
-    """Only a stage that takes several models depends on the names of the steps its start went through."""
-    return not label.startswith("chain.") or stage == "evaluate"

@@ -4,9 +4,11 @@ import importlib.util
 from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import Any
 
 from conf.code_rewards import CommandConfig, CustomConfig
 from conf.errors import ConfigError
+from conf.loader import dump
 from conf.reward_base import RewardConfig
 from conf.structured_rewards import JsonConfig, ToolCallConfig
 
@@ -23,13 +25,34 @@ def reward_sources(configs: Mapping[str, RewardConfig], folder: Path | None = No
     Raises:
         ConfigError: A file or folder does not exist; names the reward.
     """
-    files: set[Path] = set()
-    for name, config in configs.items():
-        for path in _origins(config, folder):
-            if not path.exists():
-                raise ConfigError(f"reward {name!r}: there is no {path}")
-            files.update(files_of(path))
-    return sorted(files)
+    by_setting = [group for name in configs for group in reward_files(name, configs[name], folder).values()]
+    return sorted({file for group in by_setting for file in group.values()})
+
+
+def reward_files(name: str, config: RewardConfig, folder: Path | None = None) -> dict[str, dict[str, Path]]:
+    """A reward's files by the setting that names them; those of one setting by their path below what it names.
+
+    Raises:
+        ConfigError: A file or folder does not exist; names the reward.
+    """
+    found = {}
+    for setting, path in _origins(config, folder).items():
+        if not path.exists():
+            raise ConfigError(f"reward {name!r}: there is no {path}")
+        root = path if path.is_dir() else path.parent
+        found[setting] = {file.relative_to(root).as_posix(): file for file in files_of(path)}
+    return found
+
+
+def reward_settings(config: RewardConfig, folder: Path | None = None) -> dict[str, Any]:
+    """A reward's settings without its paths: what lies there counts (`reward_files`), and not where it lies."""
+    settings: dict[str, Any] = dump(config)
+    for setting in {name.split(".")[0] for name in _origins(config, folder)}:
+        if setting == "command":
+            settings[setting][0] = Path(settings[setting][0]).name
+        elif setting != "function":  # the name of a module is no path
+            del settings[setting]
+    return settings
 
 
 _LIBRARIES = {"json": "jsonschema", "tool_call": "jsonschema", "math": "math-verify", "gym": "reasoning-gym"}
@@ -40,21 +63,29 @@ def reward_libraries(configs: Mapping[str, RewardConfig]) -> list[str]:
     return sorted({_LIBRARIES[config.type] for config in configs.values() if config.type in _LIBRARIES})
 
 
-def _origins(config: RewardConfig, folder: Path | None) -> list[Path]:
-    if isinstance(config, JsonConfig | ToolCallConfig) and isinstance(config.schema, str):
-        return [resolve(config.schema, folder)]
-    if isinstance(config, CommandConfig):
-        return [resolve(path, folder) for path in [*([config.tests] if config.tests else []), *config.files.values()]]
-    if isinstance(config, CustomConfig) and config.path:
-        return [resolve(config.path, folder)]
+def _origins(config: RewardConfig, folder: Path | None) -> dict[str, Path]:
+    """The files and folders a reward's settings name, by setting (`files.<name>` for each of several)."""
     if isinstance(config, CustomConfig) and config.function:
         return _module_file(config.module_and_name()[0])
-    return []
+    named: dict[str, Any] = {}
+    if isinstance(config, JsonConfig | ToolCallConfig) and isinstance(config.schema, str):
+        named["schema"] = config.schema
+    if isinstance(config, CustomConfig):
+        named["path"] = config.path
+    if isinstance(config, CommandConfig):
+        named = {"tests": config.tests, **{f"files.{name}": path for name, path in config.files.items()}}
+        named["command"] = next((word for word in config.command[:1] if _is_own_program(word)), None)
+    return {setting: resolve(path, folder) for setting, path in named.items() if path}
 
 
-def _module_file(module: str) -> list[Path]:
+def _is_own_program(word: str) -> bool:
+    """Whether a program lies in the project: an absolute path, like a bare name, is one that is installed."""
+    return "/" in word and not word.startswith(("/", "~"))
+
+
+def _module_file(module: str) -> dict[str, Path]:
     spec = _spec(module)
-    return [Path(spec.origin)] if spec and spec.origin and spec.origin.endswith(".py") else []
+    return {"function": Path(spec.origin)} if spec and spec.origin and spec.origin.endswith(".py") else {}
 
 
 def _spec(module: str) -> ModuleSpec | None:

@@ -15,6 +15,7 @@ from transformers import TrainingArguments
 from conf.errors import ConfigError
 from conf.loader import suggestion
 from conf.sections import TrainingConfig
+from stages.checkpoints import DRAFT, FOLDER
 from stages.contract import StageContext
 
 Arguments = TypeVar("Arguments", bound=TrainingArguments)
@@ -76,7 +77,7 @@ def trl_arguments(
 
 def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int) -> dict[str, Any]:
     return {
-        "output_dir": str(ctx.out_dir / "checkpoints"),
+        "output_dir": str(ctx.out_dir / FOLDER / DRAFT),
         "seed": ctx.seed,
         "data_seed": ctx.seed,
         "full_determinism": False,  # stages.hardware.prepare has seen to it
@@ -108,8 +109,12 @@ def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int) -> dic
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
         "report_to": "none",
-        "eval_strategy": "no",
-        "save_strategy": "no",
+        "eval_strategy": "no",  # stages.held_out looks
+        "per_device_eval_batch_size": config.batch_size,
+        "save_strategy": "steps",
+        "save_steps": config.save_steps,
+        "save_total_limit": None,  # stages.checkpoints removes old ones
+        "save_only_model": False,
         "load_best_model_at_end": False,
         "push_to_hub": False,
     }

@@ -5,6 +5,7 @@ deleted is made again, byte for byte.
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -21,32 +22,41 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "ratchet"
 
 
-def make_once(name: str, make: Callable[[Path], None]) -> Path:
-    """The cached directory `name`; `make` fills it when it is not there yet.
+def make_once(target: Path, make: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir) -> Path:
+    """The directory `target`; `make` fills it when it is not there yet, or no longer whole.
 
     Two processes that need the same directory make it once: the second waits. A directory appears under its final
     name only when it is complete.
 
     Args:
-        name: Name of the directory, unique to its content.
+        target: The directory; its name is unique to its content.
         make: Writes the content into an empty directory.
+        is_whole: Whether a directory can be used as it is.
     """
     from filelock import FileLock
 
-    target = cache_dir() / name
-    if target.is_dir():
+    if is_whole(target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{target}.lock"):
-        if not target.is_dir():
+    with FileLock(target.with_name(f".{target.name}.lock")):
+        if not is_whole(target):
+            _remove_drafts(target)
             draft = draft_name(target)
             draft.mkdir()
             try:
                 make(draft)
+                shutil.rmtree(target, ignore_errors=True)
                 draft.rename(target)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def _remove_drafts(target: Path) -> None:
+    """Remove what a process left that was killed while it made a directory."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def file_sha256(path: Path) -> str:
@@ -70,11 +80,16 @@ def cached_sha256(path: Path) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that no reader ever sees half of it."""
+    """Write a text file so that no reader ever sees half of it; when that fails, what was there stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft_name(path)
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # A full disk needs the room, a read-only one has no draft.
+            draft.unlink()
+        raise
 
 
 def draft_name(path: Path) -> Path:

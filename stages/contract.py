@@ -88,8 +88,17 @@ Progress = Callable[[str, int, int], None]
 """Called during long work with what is being done, and how many of how many units are finished."""
 
 
+class Interrupted(Exception):
+    """A stage ended early because it was asked to. What it has done is kept; called again, it goes on from there."""
+
+
 def _ignore(*_: Any) -> None:
     """Stand in for the callbacks of a stage that nobody watches."""
+
+
+def _never() -> bool:
+    """Stand in for whoever could ask a stage to end early."""
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +108,7 @@ class StageContext:
     Attributes:
         models: `start` always; `baseline` where the step names one; `chain.<step>` for every step on the way from the
             base to `start`; `models.<step>` for further models a step lists.
-        out_dir: The stage's own directory in the store; it exists.
+        out_dir: The stage's own directory in the store; it exists, and has what an interrupted attempt left there.
         seed: Seeds everything random in the stage.
         hardware: Device, number type, threads.
         data: Files of prepared rows (JSON lines, see `stages.rows`): `train`, `select`, `gate`.
@@ -108,6 +117,7 @@ class StageContext:
         log_metrics: Takes one row of numbers per optimiser step.
         progress: Told how far long work is.
         say: Told what a person should know at once.
+        stopping: Whether the stage is asked to end early: it then keeps what it has done and raises `Interrupted`.
     """
 
     models: Mapping[str, ModelRef]
@@ -120,6 +130,7 @@ class StageContext:
     log_metrics: LogMetrics = _ignore
     progress: Progress = _ignore
     say: Callable[[str], None] = _ignore
+    stopping: Callable[[], bool] = _never
 
     @property
     def start(self) -> ModelRef:

@@ -11,12 +11,14 @@ from pathlib import Path
 from conf.errors import UserError
 from conf.loader import dump
 from conf.schema import DataConfig, Split
+from stages.cache import file_sha256, make_once, write_atomically
 from stages.mapping import map_rows
 from stages.rows import Row, write_rows
 from stages.sources import read_source, source_identity
 from stages.splits import normalised_prompt, split_of
 
 _SOURCE_FIELDS = ("source", "args", "name", "split", "revision")
+_HASHES = "hashes.json"
 _CODE = ("data.py", "mapping.py", "rows.py", "splits.py", "sources/*.py")
 
 
@@ -37,6 +39,32 @@ def prepare_data(config: DataConfig, held_out: float, out_dir: Path, base_dir: P
     parts = split_rows(map_rows(read_source(config, base_dir), config), held_out, config.source)
     out_dir.mkdir(parents=True, exist_ok=True)
     return {part.name: write_rows(out_dir / f"{part.name}.jsonl", rows) for part, rows in parts.items()}
+
+
+def prepare_once(config: DataConfig, held_out: float, folder: Path, base_dir: Path) -> dict[str, Path]:
+    """The same in a folder of its own, unless the rows are there already and whole; one process at a time does it.
+
+    Raises:
+        UserError: As `prepare_data`.
+    """
+
+    def make(draft: Path) -> None:
+        files = prepare_data(config, held_out, draft, base_dir)
+        hashes = {path.name: file_sha256(path) for path in files.values()}
+        write_atomically(draft / _HASHES, json.dumps(hashes, indent=1) + "\n")
+
+    make_once(folder, make, _is_whole)
+    return {part.name: folder / f"{part.name}.jsonl" for part in Split}
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether prepared rows are as they were written."""
+    names = [f"{part.name}.jsonl" for part in Split]
+    try:
+        hashes: object = json.loads((folder / _HASHES).read_text(encoding="utf-8"))
+        return hashes == {name: file_sha256(folder / name) for name in names}
+    except (OSError, ValueError):
+        return False
 
 
 def split_rows(rows: Sequence[Row], held_out: float, name: str) -> dict[Split, list[Row]]:

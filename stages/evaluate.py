@@ -19,6 +19,7 @@ from stages.contract import ModelRef, StageContext, StageResult, Suite
 from stages.fold import load_folded
 from stages.generate import Completion
 from stages.hardware import prepare
+from stages.kept_replies import FILE
 from stages.models import load_tokenizer
 from stages.packed import pack
 from stages.rows import Row, read_rows
@@ -130,6 +131,7 @@ def _replies(
             batch_size=cfg.batch_size,
             seed=ctx.seed,
             progress=lambda done, total, what=what: ctx.progress(what, done, total),  # type: ignore[misc]
+            keep=ctx.out_dir / FILE,
         )
         replies[name] = [completions[0] for completions in answers]
     receipt = folded.receipt

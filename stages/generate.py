@@ -6,11 +6,15 @@ preference pairs and evaluations must see the distribution that the loss talks a
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from stages import sampling
+from stages.kept_replies import KeptReplies
+from stages.models import evaluating
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ def generate(
     seed: int,
     batch_size: int,
     progress: Callable[[int, int], None] | None = None,
+    keep: Path | None = None,
+    label: str = "",
 ) -> list[list[Completion]]:
     """Answer every prompt `samples` times.
 
@@ -57,33 +63,35 @@ def generate(
         seed: Seeds the whole call.
         batch_size: Prompts answered at once.
         progress: Called after every batch with how many prompts are done, of how many.
+        keep: File in which finished batches are kept and found again (see `stages.kept_replies`).
+        label: Tells the calls apart that share the file: which model answers.
 
     Returns:
         For every prompt its `samples` completions.
     """
     draw = sampling.sample if sampling.supports(model) else _draw
     completions: list[list[Completion]] = [[] for _ in prompts]
-    was_training = model.training
-    model.eval()
     done = 0
-    with torch.random.fork_rng(devices=_cuda_devices(model)):
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "stop_ids": list(stop_ids),
+    }
+    call = [label, seed, samples, batch_size, settings, prompts]
+    kept = KeptReplies(keep, call, model.device)
+    with evaluating(model), torch.random.fork_rng(devices=_cuda_devices(model)):
         torch.manual_seed(seed)
-        for batch in _batches(prompts, batch_size):
-            replies = draw(
-                model,
-                [prompts[index] for index in batch],
-                samples,
-                max_new_tokens=max_new_tokens,
-                temperature=temperature,
-                stop_ids=stop_ids,
-            )
+        for number, batch in enumerate(_batches(prompts, batch_size)):
+            replies = kept.get(number)
+            if replies is None:
+                replies = draw(model, [prompts[index] for index in batch], samples, **settings)
+                kept.add(number, replies)
             texts = [read_completion(tokenizer, reply, stop_ids) for reply in replies]
             for position, index in enumerate(batch):
                 completions[index] = texts[position * samples : (position + 1) * samples]
             done += len(batch)
             if progress is not None:
                 progress(done, len(prompts))
-    model.train(was_training)
     return completions
 
 

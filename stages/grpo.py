@@ -18,14 +18,17 @@ from typing import Any
 import torch
 import trl
 from datasets import Dataset
+from transformers import PreTrainedModel
 from trl.trainer.utils import split_tensor_dict
 
 from conf.sections import ReinforceConfig
 from stages import sampling
 from stages.arguments import trl_arguments
 from stages.contract import StageContext
+from stages.models import evaluating
 from stages.order import fresh_rows
 from stages.rollout_model import RolloutModel
+from stages.shared_prefix import share_prefixes
 
 RESAMPLED, GENERATED_TOKENS = "groups/resampled", "groups/generated_tokens"
 """Names under which the trainer logs how many groups it replaced, and how many tokens it sampled in all."""
@@ -53,7 +56,8 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         prompt_ids: Token ids of every row's prompt.
         order: Indices of the rows to train on, one per group.
         resampling: What happens to groups without variance.
-        shared_prefix: Sample with common prefixes computed once (`stages.sampling`), where the model allows it.
+        shared_prefix: Compute common prefixes once, in sampling and in training, where the model allows it.
+        say: Told where it does not.
         **trainer: What `GRPOTrainer` takes besides the data.
     """
 
@@ -65,6 +69,7 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         order: Sequence[int],
         resampling: Resampling,
         shared_prefix: bool,
+        say: Callable[[str], None],
         **trainer: Any,
     ) -> None:
         self.prompt_ids = prompt_ids
@@ -76,16 +81,8 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         self.rollout = RolloutModel(model) if self.shared_prefix and model.dtype == torch.float32 else None
         self._folded_at: int | None = None  # optimiser steps done then
         super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
-
-    @contextlib.contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Without dropout."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            yield
-        finally:
-            self.model.train(was_training)
+        if shared_prefix:
+            share_prefixes(self.model, prompt_ids, statistics=["entropy"], temperature=self.temperature, say=say)
 
     def _tokenize_prompts(self, prompts: list[int]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """Look the prompts up: TRL's own templating cannot be told of every detail of ours."""
@@ -137,19 +134,25 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         if self._sampled is not None:
             sampled, self._sampled = self._sampled, None
             return sampled, None
-        with self._evaluating():
-            if self.shared_prefix:
-                return self._sample(prompt_ids[:: self.num_generations]), None
+        if self.shared_prefix:
+            return self._sample(prompt_ids[:: self.num_generations]), None
+        with evaluating(self.model):
             return super()._generate_single_turn(prompt_ids, *arguments, **options)
 
-    def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
-        """A group of completions per prompt, each up to and with its end token."""
+    @contextlib.contextmanager
+    def policy(self) -> Iterator[PreTrainedModel]:
+        """The policy as it is, to answer prompts with."""
         if self.rollout is not None and self._folded_at != self.state.global_step:
             self.rollout.refresh(self.model)
             self._folded_at = self.state.global_step
-        with self.accelerator.autocast():
+        with evaluating(self.model), self.accelerator.autocast():
+            yield self.model if self.rollout is None else self.rollout.plain
+
+    def _sample(self, prompts: list[list[int]]) -> list[list[int]]:
+        """A group of completions per prompt, each up to and with its end token."""
+        with self.policy() as policy:
             return sampling.sample(
-                self.model if self.rollout is None else self.rollout.plain,
+                policy,
                 prompts,
                 self.num_generations,
                 max_new_tokens=self.max_completion_length,

@@ -9,8 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from conf.errors import UserError
+from conf.errors import DiskError, UserError
 from conf.schema import ModelConfig
+from stages.disk import clear_disk_errors
 
 _FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken"]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -35,13 +36,18 @@ def directory(config: ModelConfig, commit: str) -> Path:
 
     Raises:
         UserError: The hub cannot be reached, or refuses.
+        DiskError: There is no room for them.
     """
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
 
-    if folder := _downloaded(config.id, commit):
+    if folder := downloaded(config.id, commit):
         return folder
     try:
-        return Path(snapshot_download(config.id, revision=commit, allow_patterns=_FILES))
+        with clear_disk_errors(Path(HF_HUB_CACHE)):
+            return Path(snapshot_download(config.id, revision=commit, allow_patterns=_FILES))
+    except DiskError:
+        raise
     except Exception as error:
         raise _explain(config, error) from error
 
@@ -63,11 +69,11 @@ def _remote_commit(config: ModelConfig) -> str:
 
 def _cached_commit(config: ModelConfig) -> str | None:
     """The commit that an earlier download left on this machine."""
-    folder = _downloaded(config.id, config.revision)
+    folder = downloaded(config.id, config.revision)
     return folder.name if folder else None
 
 
-def _downloaded(model_id: str, revision: str | None) -> Path | None:
+def downloaded(model_id: str, revision: str | None) -> Path | None:
     """An earlier download, if it is whole; asks nobody."""
     from huggingface_hub import snapshot_download
 

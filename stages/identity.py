@@ -9,9 +9,13 @@ from pathlib import Path
 
 from conf.errors import UserError
 from conf.schema import ModelConfig
+from conf.textfile import read_text
 from stages import embedded, hub, tiny
 from stages.cache import cached_sha256
 from stages.contract import ModelRef
+
+MADE = {embedded.ID: embedded, tiny.ID: tiny}
+"""Models that are made in Ratchet's own cache on first use."""
 
 _PICKLED = ("*.bin", "*.pt", "*.pth")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "*.model", "vocab.*", "*.tiktoken")
@@ -58,6 +62,29 @@ def model_directory(ref: ModelRef) -> Path:
     if is_local(config.id):
         return Path(config.id).expanduser()
     return hub.directory(config, ref.revision or "main")
+
+
+def read_template(template: str) -> str:
+    """A chat template is text when it has a Jinja brace, else the path of a file.
+
+    Raises:
+        UserError: There is no such file.
+    """
+    if "{" in template:
+        return template
+    path = Path(template).expanduser()
+    if not path.is_file():
+        raise UserError(f"model.chat_template: {template!r} is neither a Jinja template nor a file")
+    return read_text(path, f"model.chat_template: {template}")
+
+
+def present_directory(ref: ModelRef) -> Path | None:
+    """The model's directory if it is there already, else None: nothing is made or downloaded."""
+    if maker := MADE.get(ref.config.id):
+        return maker.location() if maker.location().is_dir() else None
+    if is_local(ref.config.id):
+        return Path(ref.config.id).expanduser()
+    return hub.downloaded(ref.config.id, ref.revision)
 
 
 def is_local(model_id: str) -> bool:

@@ -3,7 +3,8 @@
 The model's own sampling defaults never leak into ours, and the tokenizer's end token is the one that ends a turn.
 """
 
-from pathlib import Path
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,10 +19,9 @@ from transformers import (
 )
 
 from conf.errors import UserError
-from conf.textfile import read_text
 from stages.chat import render
 from stages.contract import Hardware, ModelRef
-from stages.identity import model_directory
+from stages.identity import model_directory, read_template
 from stages.quiet import quiet
 
 
@@ -47,7 +47,7 @@ def original_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     """The tokenizer as it came with the model, with the configured chat template."""
     tokenizer = _from_pretrained(AutoTokenizer, ref, "tokenizer")
     if ref.config.chat_template is not None:
-        tokenizer.chat_template = _read_template(ref.config.chat_template)
+        tokenizer.chat_template = read_template(ref.config.chat_template)
     return tokenizer
 
 
@@ -73,6 +73,17 @@ def _from_pretrained(loader: Any, ref: ModelRef, what: str) -> Any:
             ) from error
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(f"model.id: the {what} of {ref.config.id} cannot be used: {reason}") from error
+
+
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Without dropout for a while."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def load_base(ref: ModelRef, hardware: Hardware) -> PreTrainedModel:
@@ -138,13 +149,3 @@ def _end_of_turn(ref: ModelRef, tokenizer: PreTrainedTokenizerBase) -> int:
     except UserError:  # Reported by whoever needs a prompt; folding and exporting do not.
         return stops[0]
     return next((token_id for token_id in reversed(ids) if token_id in stops), stops[0])
-
-
-def _read_template(template: str) -> str:
-    """A chat template is text when it has a Jinja brace, else the path of a file."""
-    if "{" in template:
-        return template
-    path = Path(template).expanduser()
-    if not path.is_file():
-        raise UserError(f"model.chat_template: {template!r} is neither a Jinja template nor a file")
-    return read_text(path, f"model.chat_template: {template}")

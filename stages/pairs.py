@@ -20,6 +20,7 @@ from stages.contract import StageContext, StageResult
 from stages.fold import load_folded
 from stages.generate import Completion
 from stages.hardware import prepare
+from stages.kept_replies import FILE
 from stages.models import load_tokenizer
 from stages.packed import pack
 from stages.rows import Row, read_rows, write_rows
@@ -95,6 +96,7 @@ def _sample(rows: Sequence[Row], cfg: PairsConfig, ctx: StageContext) -> list[li
         temperature=cfg.temperature,
         samples=cfg.samples,
         progress=lambda done, total: ctx.progress("sample", done, total),
+        keep=ctx.out_dir / FILE,
     )
 
 

@@ -21,6 +21,7 @@ from stages.chat import prompt_ids, reply_ids
 from stages.contract import ModelRef, StageContext, StageResult
 from stages.fold import load_folded
 from stages.hardware import prepare
+from stages.held_out import held_out_loss, held_out_rows
 from stages.models import load_tokenizer
 from stages.order import wrapped_order
 from stages.orpo import ORPOConfig, Pair, TokenisedORPOTrainer, orpo_row
@@ -46,19 +47,27 @@ def run_preference(cfg: PreferenceConfig, ctx: StageContext) -> StageResult:
     """
     prepare(ctx.hardware, ctx.seed)
     tokenizer = load_tokenizer(ctx.start)
-    pairs, counts = tokenise(read_rows(ctx.data["train"]), tokenizer, ctx.start, cfg.max_length)
+    pairs, numbers, counts = tokenise(read_rows(ctx.data["train"]), tokenizer, ctx.start, cfg.max_length)
     trainer = preference_trainer(cfg, ctx, tokenizer, pairs)
-    return train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(pairs), columns=PREFERENCE, metrics=counts)
+
+    def measure() -> dict[str, float]:
+        held_out, _, _ = tokenise(held_out_rows(cfg, ctx), tokenizer, ctx.start, cfg.max_length)
+        return held_out_loss(trainer, Dataset.from_list([row_of(cfg, pair) for pair in held_out]))
+
+    return train_and_fold(
+        trainer, tokenizer, cfg, ctx, numbers=numbers, measure=measure, columns=PREFERENCE, metrics=counts
+    )
 
 
 def tokenise(
     rows: list[Row], tokenizer: PreTrainedTokenizerBase, ref: ModelRef, max_length: int
-) -> tuple[list[Pair], dict[str, float]]:
-    """Rows as token ids, and how many were dropped or cut.
+) -> tuple[list[Pair], list[int], dict[str, float]]:
+    """Rows as token ids, their numbers from 1, and how many were dropped or cut.
 
     Replies lose what goes beyond `max_length`; a row whose prompt alone fills it is dropped.
     """
     pairs: list[Pair] = []
+    numbers: list[int] = []
     truncated = 0
     for number, row in enumerate(rows, start=1):
         if row.chosen is None or row.rejected is None:
@@ -72,9 +81,10 @@ def tokenise(
         if room:
             truncated += max(len(chosen), len(rejected)) > room
             pairs.append({"prompt_ids": prompt, "chosen_ids": chosen[:room], "rejected_ids": rejected[:room]})
+            numbers.append(number)
     if not pairs:
         raise UserError(f"none of the {len(rows)} training rows leaves room for a reply; max_length is {max_length}")
-    return pairs, {"dropped_rows": len(rows) - len(pairs), "truncated_rows": truncated}
+    return pairs, numbers, {"dropped_rows": len(rows) - len(pairs), "truncated_rows": truncated}
 
 
 def preference_trainer(
@@ -93,6 +103,11 @@ def preference_trainer(
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),
     )
+
+
+def row_of(cfg: PreferenceConfig, pair: Pair) -> Pair:
+    """A pair as the method's trainer takes it."""
+    return orpo_row(pair) if cfg.method is PreferenceMethod.orpo else pair
 
 
 def preference_arguments(cfg: PreferenceConfig, ctx: StageContext, steps: int) -> TrainingArguments:
@@ -126,7 +141,7 @@ def _dpo_trainer(
 def _orpo_trainer(
     cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], arguments: ORPOConfig, **shared: Any
 ) -> Trainer:
-    dataset = Dataset.from_list([orpo_row(pair) for pair in pairs])
+    dataset = Dataset.from_list([row_of(cfg, pair) for pair in pairs])
     disable_progress_bars()  # the trainer maps three do-nothing functions over the rows
     try:
         return TokenisedORPOTrainer(args=arguments, train_dataset=dataset, **shared)

@@ -21,10 +21,11 @@ from stages.fold import load_folded
 from stages.generate import Completion, read_completion
 from stages.grpo import GENERATED_TOKENS, RESAMPLED, OnPolicyTrainer, Resampling, grpo_arguments
 from stages.hardware import prepare
+from stages.held_out import held_out_rows
 from stages.models import load_tokenizer, stop_token_ids
 from stages.order import wrapped_order
 from stages.rows import Row, read_rows
-from stages.shared_prefix import share_prefixes
+from stages.samples import answer
 from stages.training import new_adapter, planned_steps, train_and_fold
 
 GROUPS = "groups/"
@@ -47,11 +48,44 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
         pool, measured = prompts_in_band(cfg, ctx, rows)
     with RewardSet(ctx.rewards) as rewards:
         trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, rewards, pool)
-        result = train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(pool), columns=columns(ctx.rewards))
+        result = train_and_fold(
+            trainer,
+            tokenizer,
+            cfg,
+            ctx,
+            numbers=[index + 1 for index in pool],
+            measure=lambda: held_out_reward(cfg, ctx, tokenizer, trainer, rewards),
+            lower_is_better=False,
+            columns=columns(ctx.rewards),
+        )
     if measured is None:
         return result
     artifacts = {**result.artifacts, "difficulty": ctx.out_dir / FILE}
     return replace(result, metrics={**result.metrics, **measured}, artifacts=artifacts)
+
+
+def held_out_reward(
+    cfg: ReinforceConfig,
+    ctx: StageContext,
+    tokenizer: PreTrainedTokenizerBase,
+    trainer: OnPolicyTrainer,
+    rewards: RewardSet,
+) -> dict[str, float]:
+    """The mean total of greedy replies to held-out prompts, as `eval_reward`."""
+    rows = held_out_rows(cfg, ctx)
+    with trainer.policy() as policy:
+        replies = answer(
+            policy,
+            tokenizer,
+            ctx.start,
+            rows,
+            max_new_tokens=cfg.max_new_tokens,
+            batch_size=cfg.batch_size * cfg.group_size,
+            seed=ctx.seed,
+        )
+    samples = [row.sample(reply[0].text) for row, reply in zip(rows, replies, strict=True)]
+    scores = rewards.require_all(samples, lambda place: f"held-out row {place + 1}")
+    return {"eval_reward": fmean(score.total for score in scores)}
 
 
 def columns(rewards: Mapping[str, RewardConfig]) -> dict[str, str]:
@@ -78,21 +112,18 @@ def reinforce_trainer(
     steps = planned_steps(cfg, len(pool), "prompts")
     scores = StepScores(rows, rewards, tokenizer, stop_token_ids(ctx.start, tokenizer))
     places = wrapped_order(len(pool), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
-    prompts = [prompt_ids(tokenizer, ctx.start.config, row) for row in rows]
-    trainer = OnPolicyTrainer(
-        prompt_ids=prompts,
+    return OnPolicyTrainer(
+        prompt_ids=[prompt_ids(tokenizer, ctx.start.config, row) for row in rows],
         order=[pool[place] for place in places],
         resampling=Resampling(attempts=cfg.resample, pool=pool, totals=scores.totals),
         shared_prefix=cfg.shared_prefix,
+        say=ctx.say,
         model=load_folded(ctx.start, ctx.hardware).model,
         args=grpo_arguments(cfg, ctx, steps),
         reward_funcs=total_reward(scores, cfg.group_size),
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),
     )
-    if cfg.shared_prefix:
-        share_prefixes(trainer.model, prompts, statistics=["entropy"], temperature=cfg.temperature, say=ctx.say)
-    return trainer
 
 
 class StepScores:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -106,9 +107,13 @@ class Sampler:
     batch_size: int
 
     def complete(
-        self, rows: Sequence[Row], seed: int, progress: Callable[[int, int], None] | None = None
+        self,
+        rows: Sequence[Row],
+        seed: int,
+        progress: Callable[[int, int], None] | None = None,
+        keep: Path | None = None,
     ) -> list[list[Completion]]:
-        """Answer every row's prompt `samples` times."""
+        """Answer every row's prompt `samples` times; finished batches are kept in a file, if one is given."""
         return answer(
             self.model,
             self.tokenizer,
@@ -120,6 +125,7 @@ class Sampler:
             temperature=self.temperature,
             samples=self.samples,
             progress=progress,
+            keep=keep,
         )
 
     def close(self) -> None:

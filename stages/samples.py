@@ -26,6 +26,7 @@ def answer(
     temperature: float = 0.0,
     samples: int = 1,
     progress: Callable[[int, int], None] | None = None,
+    keep: Path | None = None,
 ) -> list[list[Completion]]:
     """Render every row's prompt and answer it; see `stages.generate.generate`."""
     return generate(
@@ -39,6 +40,8 @@ def answer(
         seed=seed,
         batch_size=batch_size,
         progress=progress,
+        keep=keep,
+        label=ref.identity,
     )
 
 

@@ -18,6 +18,7 @@ from stages.chat import prompt_ids, reply_ids
 from stages.contract import ModelRef, StageContext, StageResult
 from stages.fold import load_folded
 from stages.hardware import prepare
+from stages.held_out import held_out_loss, held_out_rows
 from stages.models import load_tokenizer
 from stages.order import wrapped_order
 from stages.rows import Row, read_rows
@@ -33,19 +34,24 @@ def run_sft(cfg: SFTConfig, ctx: StageContext) -> StageResult:
     """
     prepare(ctx.hardware, ctx.seed)
     tokenizer = load_tokenizer(ctx.start)
-    rows, counts = tokenise(read_rows(ctx.data["train"]), tokenizer, ctx.start, cfg.max_length)
+    rows, numbers, counts = tokenise(read_rows(ctx.data["train"]), tokenizer, ctx.start, cfg.max_length)
     trainer = sft_trainer(cfg, ctx, tokenizer, rows)
-    return train_and_fold(trainer, tokenizer, cfg, ctx, rows=len(rows), metrics=counts)
+
+    def measure() -> dict[str, float]:
+        held_out, _, _ = tokenise(held_out_rows(cfg, ctx), tokenizer, ctx.start, cfg.max_length)
+        return held_out_loss(trainer, Dataset.from_list(held_out))
+
+    return train_and_fold(trainer, tokenizer, cfg, ctx, numbers=numbers, measure=measure, metrics=counts)
 
 
 def tokenise(
     rows: list[Row], tokenizer: PreTrainedTokenizerBase, ref: ModelRef, max_length: int
-) -> tuple[list[dict[str, list[int]]], dict[str, float]]:
-    """Rows as `input_ids` and `labels` of equal length, and how many were dropped or cut.
+) -> tuple[list[dict[str, list[int]]], list[int], dict[str, float]]:
+    """Rows as `input_ids` and `labels` of equal length, their numbers from 1, and how many were dropped or cut.
 
     A row of more than `max_length` tokens loses the end of its reply; one whose prompt alone fills it is dropped.
     """
-    tokenised = []
+    tokenised, numbers = [], []
     truncated = 0
     for number, row in enumerate(rows, start=1):
         if row.response is None:
@@ -56,9 +62,10 @@ def tokenise(
         if kept:
             truncated += len(kept) < len(reply)
             tokenised.append({"input_ids": prompt + kept, "labels": [IGNORED] * len(prompt) + kept})
+            numbers.append(number)
     if not tokenised:
         raise UserError(f"none of the {len(rows)} training rows leaves room for a reply; max_length is {max_length}")
-    return tokenised, {"dropped_rows": len(rows) - len(tokenised), "truncated_rows": truncated}
+    return tokenised, numbers, {"dropped_rows": len(rows) - len(tokenised), "truncated_rows": truncated}
 
 
 def sft_trainer(

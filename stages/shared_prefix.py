@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from trl.trainer.utils import FusedCausalLMOutput, pad
 
+from stages.models import evaluating
 from stages.prefix_tree import ATTENTION, PrefixTree, prefix_tree
 from stages.token_head import LogitScale, TokenLogProbs
 
@@ -48,12 +49,11 @@ def share_prefixes(
     plain: PreTrainedModel = getattr(model, "get_base_model", lambda: model)()
     reason = _obstacle(plain)
     if reason is None:
-        own, was_training = plain.forward, model.training
+        own = plain.forward
         plain.set_attn_implementation(ATTENTION)
         plain.forward = _forward(plain, LogitScale.of(plain.config, temperature), statistics)
-        model.eval()
-        reason = _disagreement(plain, own, prompts)
-        model.train(was_training)
+        with evaluating(model):
+            reason = _disagreement(plain, own, prompts)
         if reason is not None:
             plain.forward = own
             plain.set_attn_implementation("sdpa")

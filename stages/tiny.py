@@ -7,11 +7,14 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from stages.cache import make_once
+from stages.cache import cache_dir, make_once
 
 ID = "tiny:random"
 VERSION = 1
 """Changes whenever the model would be made differently."""
+
+SIZE = 2**20
+"""Bytes of the model with its tokenizer, rounded up."""
 
 _SPECIAL = ("<|pad|>", "<|start|>", "<|end|>")
 _TEMPLATE = (
@@ -27,7 +30,12 @@ def identity() -> str:
 
 def directory() -> Path:
     """The model as a directory that transformers loads, made on first use (a second)."""
-    return make_once(f"tiny-{identity()[:16]}", _make)
+    return make_once(location(), _make)
+
+
+def location() -> Path:
+    """Where the model is, or will be."""
+    return cache_dir() / f"tiny-{identity()[:16]}"
 
 
 def _make(target: Path) -> None:

@@ -7,31 +7,27 @@ A training stage tokenises its rows, builds a TRL trainer from `trl_arguments` a
 import hashlib
 import json
 import math
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import peft
-from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import PrinterCallback
-from transformers.training_args import TrainingArguments
 
 from conf.sections import LoraConfig, TrainingConfig
 from stages.adapters import save_adapter
-from stages.contract import ModelRef, StageContext, StageResult
+from stages.checkpoints import Checkpoints, SaveCheckpoints
+from stages.contract import Interrupted, ModelRef, StageContext, StageResult
 from stages.fold import load_folded
-from stages.order import require_step
+from stages.held_out import HeldOut, Measure
+from stages.order import require_step, wrapped_order
 from stages.packed import pack
-from stages.progress import COMMON
+from stages.progress_rows import ProgressRows
 from stages.rows import read_rows
 from stages.samples import answer, sample, write_json_lines
 
 SAMPLE_BATCH = 16
 """Prompts answered at once for samples.jsonl."""
-
-
-class DivergedError(RuntimeError):
-    """Training produced a number that is not finite; the message names the step."""
 
 
 def planned_steps(config: TrainingConfig, rows: int, what: str = "rows") -> int:
@@ -58,94 +54,84 @@ def new_adapter(lora: LoraConfig) -> peft.LoraConfig:
     )
 
 
-class ProgressRows(TrainerCallback):  # type: ignore[misc]
-    """Turns what TRL logs into one row per optimiser step, under Ratchet's names.
-
-    Args:
-        ctx: Takes the rows and the progress.
-        columns: TRL's names of further columns, and ours.
-        epochs_per_step: Share of the training rows that one optimiser step uses.
-    """
-
-    def __init__(self, ctx: StageContext, columns: Mapping[str, str], epochs_per_step: float) -> None:
-        self.ctx = ctx
-        self.columns = {**COMMON, **columns}
-        self.epochs_per_step = epochs_per_step
-        self.last: dict[str, float] = {}
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Start the clock."""
-        self.started = time.monotonic()
-        self.ctx.progress("train", state.global_step, state.max_steps)
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **_: Any,
-    ) -> None:
-        """Pass on one optimiser step.
-
-        Raises:
-            DivergedError: A number is not finite.
-        """
-        if logs is None or "loss" not in logs:  # the trainer's summary at the end
-            return
-        row = {ours: float(logs[name]) for name, ours in self.columns.items() if name in logs}
-        for name, value in row.items():
-            if not math.isfinite(value):
-                raise DivergedError(f"step {state.global_step}: {name} is {value}; try a lower learning_rate")
-        self.last = {
-            "step": state.global_step,
-            "epoch": round(state.global_step * self.epochs_per_step, 6),
-            "time": round(time.monotonic() - self.started, 3),
-            **row,
-        }
-        self.ctx.log_metrics(self.last)
-        self.ctx.progress("train", state.global_step, state.max_steps)
-
-
 def train_and_fold(
     trainer: Trainer,
     tokenizer: PreTrainedTokenizerBase,
     config: TrainingConfig,
     ctx: StageContext,
     *,
-    rows: int,
+    numbers: Sequence[int],
+    measure: Measure,
+    lower_is_better: bool = True,
     columns: Mapping[str, str] | None = None,
     metrics: Mapping[str, float] | None = None,
 ) -> StageResult:
-    """Train, keep the adapter, fold it from disk, and let the folded model answer held-out prompts.
+    """Train (on from the last checkpoint, if there is one), keep the adapter, fold it from disk, answer held-out rows.
 
     Args:
         trainer: A TRL trainer around a fresh adapter.
         tokenizer: The model's.
         config: The stage's section.
         ctx: The stage's context.
-        rows: Training rows (or prompts) that one pass has.
+        numbers: Numbers of the training rows (or prompts) that one pass has, in the order that `wrapped_order` takes.
+        measure: Held-out numbers of the model in training; the first one decides what is best.
+        lower_is_better: Whether that is a loss.
         columns: TRL's names of further progress columns, and ours.
         metrics: What the stage itself counted.
 
     Raises:
-        DivergedError: A loss or gradient is not finite.
+        DivergedError: A loss, gradient or weight is not finite.
+        Interrupted: The stage was asked to end early; a checkpoint has where it stands.
     """
     initial = adapter_hash(trainer.model)
-    callback = ProgressRows(ctx, columns or {}, config.batch_size * config.grad_accum / rows)
-    trainer.add_callback(callback)
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    held_out = HeldOut(config, trainer.model, measure, lower_is_better=lower_is_better)
+    rows = _train(trainer, config, ctx, numbers, held_out, columns or {})
+    held_out.put_back()
     model = ctx.start.with_adapter(save_adapter(trainer.model, ctx.start, ctx.out_dir / "adapter"))
     _release(trainer)
     receipt = _fold_and_sample(model, tokenizer, config, ctx, initial)
-    last: dict[str, float] = {name: callback.last[name] for name in ("loss", "step") if name in callback.last}
+    last: dict[str, float] = {name: rows.last[name] for name in ("loss", "step") if name in rows.last}
+    best = {f"best_{name}": value for name, value in (held_out.best or {}).items()}
     return StageResult(
         model=model,
-        metrics={**last, "train_rows": float(rows), **(metrics or {})},
+        metrics={**last, **best, "train_rows": float(len(numbers)), **(metrics or {})},
         artifacts={"samples": ctx.out_dir / "samples.jsonl"},
         receipt=receipt,
     )
+
+
+def _train(
+    trainer: Trainer,
+    config: TrainingConfig,
+    ctx: StageContext,
+    numbers: Sequence[int],
+    held_out: HeldOut,
+    columns: Mapping[str, str],
+) -> ProgressRows:
+    """Train to the end, or as far as the stage may go; every step leaves a row."""
+    per_step, steps = config.batch_size * config.grad_accum, trainer.args.max_steps
+    order = wrapped_order(len(numbers), steps * per_step, ctx.seed)
+
+    def batch(step: int) -> list[int]:
+        return [numbers[place] for place in order[(step - 1) * per_step : step * per_step]]
+
+    rows = ProgressRows(ctx, columns, per_step / len(numbers), batch, held_out)
+    checkpoints = Checkpoints(ctx.out_dir, config.keep_checkpoints)
+    checkpoint = checkpoints.newest(ctx.say)
+    if checkpoint is not None:
+        ctx.say(f"goes on after step {checkpoint.step} of {steps}, from {checkpoint.path.name}")
+        rows.restore(checkpoint.row, checkpoint.path)
+        held_out.restore(checkpoint.path, checkpoint.best)
+    for callback in (held_out, rows, SaveCheckpoints(ctx, checkpoints, rows, held_out)):
+        trainer.add_callback(callback)
+    trainer.remove_callback(PrinterCallback)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+    finally:
+        checkpoints.discard_draft()
+    if trainer.state.global_step < steps:
+        raise Interrupted(f"after step {trainer.state.global_step} of {steps}")
+    return rows
 
 
 def _release(trainer: Trainer) -> None:

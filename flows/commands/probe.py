@@ -9,7 +9,7 @@ from conf.errors import ConfigError
 from conf.loader import dump
 from conf.run import RunConfig, load_run
 from conf.steps import BASE
-from flows.commands.run import run_pipeline
+from flows.commands.run import command_line, run_pipeline
 from flows.compose import compose_run
 from flows.outcome import EXIT_CODES, outcome_text
 
@@ -17,7 +17,8 @@ from flows.outcome import EXIT_CODES, outcome_text
 def main(arguments: argparse.Namespace) -> int:
     """Print what the probe finds; returns the exit code, 5 where there is too little to reinforce."""
     config = compose_run(arguments.overrides, arguments.config_dir)
-    record = run_pipeline(probe_alone(config, arguments.start), arguments.overrides)
+    command = command_line("probe", arguments.overrides, arguments.config_dir, "--start", arguments.start)
+    record = run_pipeline(probe_alone(config, arguments.start), arguments.overrides, command)
     print(json.dumps(record) if arguments.json else outcome_text(record))
     return EXIT_CODES[record["verdict"]]
 

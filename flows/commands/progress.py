@@ -22,6 +22,6 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(rows))
     else:
-        columns = list(dict.fromkeys(name for row in rows for name in row))
+        columns = list(dict.fromkeys(name for row in rows for name in row if name != "timestamp"))
         print(table([{name: f"{row[name]:.4g}" if name in row else "" for name in columns} for row in rows]))
     return 0

@@ -113,3 +113,29 @@ def test_identity_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+_PREPARE = """
+import sys
+from pathlib import Path
+from conf.schema import DataConfig
+from stages.data import prepare_once
+folder = Path(sys.argv[1])
+config = DataConfig(source="python:slowly.rows", prompt="question")
+assert prepare_once(config, 0.2, folder / "prepared", folder)["train"].read_text()
+"""
+
+
+def test_two_processes_prepare_a_source_once(tmp_path: Path) -> None:
+    (tmp_path / "slowly.py").write_text(
+        "import time\n"
+        "def rows():\n"
+        f"    open({str(tmp_path / 'log')!r}, 'a').write('read ')\n"
+        "    time.sleep(0.5)\n"
+        "    yield from ({'question': f'{n} + 1?'} for n in range(50))\n"
+    )
+    (tmp_path / ".prepared.killed").mkdir()  # what a process left that was killed
+    processes = [subprocess.Popen([sys.executable, "-c", _PREPARE, str(tmp_path)]) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert (tmp_path / "log").read_text() == "read "
+    assert not (tmp_path / ".prepared.killed").exists()

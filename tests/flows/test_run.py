@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 from transformers import AutoModelForCausalLM
 
 from flows.cli import main
+from flows.fingerprint import digest
 from flows.references import find_run
 from flows.references import pipeline_records as records
 
@@ -28,7 +29,8 @@ def test_the_store_holds_what_a_stage_leaves(smoke):
     for name, step in records(smoke)[0]["steps"].items():
         entry = smoke / "store" / step["store"]
         files = {path.name for path in entry.iterdir()}
-        assert {"result.json", "config.yaml"} <= files
+        assert {"result.json", "config.yaml", "inputs.json"} <= files
+        assert entry.name == f"{step['stage']}-{digest(json.loads((entry / 'inputs.json').read_text()))}"
         if name in ("sft", "preference", "reinforce"):
             assert {"adapter", "progress.jsonl", "receipt.json", "samples.jsonl"} <= files
             assert (entry / "adapter" / "lineage.json").is_file()
@@ -102,12 +104,15 @@ def _prefect_states(flow_run: str) -> set[tuple[str, str]]:
     return {(run.name, run.state.name) for run in runs}
 
 
-def test_a_damaged_entry_is_made_again_and_its_descendants_are_kept(smoke, tmp_path, prefect_server):
+def test_a_damaged_entry_is_made_again_and_its_descendants_are_kept(smoke, tmp_path, prefect_server, capsys):
     runs_dir = shutil.copytree(smoke, tmp_path / "runs")
     store = find_run(runs_dir, "latest/sft").entry
     weights = store.path / "adapter" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8] + b"damaged!")
+    assert main(["plan", "experiment=smoke", f"runs_dir={runs_dir}"]) == 0
+    assert "run: adapter/adapter_model.safetensors is damaged\n" in capsys.readouterr().out
     assert main(["run", "experiment=smoke", "name=mended", f"runs_dir={runs_dir}"]) == 0
+    assert "sft: adapter/adapter_model.safetensors is damaged; it is made again" in capsys.readouterr().err
     states = {name: step["state"] for name, step in _named(runs_dir, "mended")["steps"].items()}
     assert states == {**dict.fromkeys(STEPS, "cached"), "sft": "completed"}
 

@@ -19,12 +19,25 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
+FILES = [
+    "adapter/adapter_config.json",
+    "adapter/adapter_model.safetensors",
+    "adapter/lineage.json",
+    "config.yaml",
+    "inputs.json",
+    "progress.jsonl",
+    "receipt.json",
+    "rewards/mine/reward.py",
+    "samples.jsonl",
+]
+
+
 def finished(store: Store, fingerprint: str = "abc") -> Entry:
-    """An entry with one adapter, one artifact and a result."""
+    """An entry with one adapter, one artifact, everything else a stage may leave, and a result."""
     entry = store.entry("sft", fingerprint)
-    (entry.path / "adapter").mkdir(parents=True)
-    (entry.path / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
-    (entry.path / "samples.jsonl").write_text("{}\n")
+    for name in FILES:
+        (entry.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (entry.path / name).write_text('{"step": 1}\n')
     adapter = Adapter(path=entry.path / "adapter", sha256="f00")
     model = ModelRef(config=ModelConfig(id="tiny:random"), sha256="ba5e", adapters=(adapter,))
     result = StageResult(
@@ -43,10 +56,11 @@ def test_a_result_comes_back_as_it_was(store):
     assert result.artifacts == {"samples": entry.path / "samples.jsonl"}
 
 
-@pytest.mark.parametrize("name", ["samples.jsonl", "adapter/adapter_model.safetensors"])
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
 def test_a_damaged_entry_does_not_count(store, name, damage):
     entry = finished(store)
+    assert entry.result() is not None and entry.damage() is None
     path = entry.path / name
     content = path.read_bytes()
     if damage == "delete":
@@ -54,6 +68,25 @@ def test_a_damaged_entry_does_not_count(store, name, damage):
     else:
         path.write_bytes(content[:-1] if damage == "truncate" else bytes([content[0] ^ 1]) + content[1:])
     assert entry.result() is None
+    assert entry.damage() == f"{name} is {'missing' if damage == 'delete' else 'damaged'}"
+
+
+def test_no_flipped_bit_of_a_result_goes_unnoticed(store):
+    entry = finished(store)
+    path, before = entry.path / "result.json", entry.result()
+    content = path.read_bytes()
+    for index in range(0, len(content), 7):
+        for bit in (0, 5):
+            path.write_bytes(content[:index] + bytes([content[index] ^ 1 << bit]) + content[index + 1 :])
+            assert entry.result() in (None, before)  # a letter of `1e-05` may be written either way
+            assert entry.result() or entry.damage() == "result.json is damaged"
+
+
+def test_what_may_change_after_the_end_does_not_count(store):
+    entry = finished(store)
+    for name in ("tracking.json", "log.txt", "later.json"):
+        (entry.path / name).write_text("{}")
+    assert entry.result() is not None
 
 
 def test_half_a_result_does_not_count(store):
@@ -84,10 +117,33 @@ def test_a_result_of_another_shape_does_not_count(store, text):
 
 
 def test_a_row_that_is_still_being_written_is_left_out(store):
-    entry = finished(store)
+    entry = store.entry("sft", "abc")
     assert entry.progress() == []
+    entry.path.mkdir()
     (entry.path / "progress.jsonl").write_text('{"step": 1}\n{"st')
     assert entry.progress() == [{"step": 1}]
+
+
+@pytest.mark.parametrize("line", [b'{"st\n', b"\xff\n", b"\n"])
+def test_a_damaged_row_is_named(store, line):
+    entry = finished(store)
+    (entry.path / "progress.jsonl").write_bytes(b'{"step": 1}\n' + line)
+    with pytest.raises(UserError, match=r"progress.jsonl, line 2: is damaged"):
+        entry.progress()
+    (entry.path / "result.json").unlink()
+    assert entry.damage() == "progress.jsonl is damaged", "an unfinished stage cannot go on from there"
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_damaged(store, monkeypatch):
+    entry = finished(store)
+
+    def fail(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("flows.store.file_sha256", fail)
+    assert entry.result() is None
+    with pytest.raises(PermissionError):
+        entry.damage()
 
 
 @pytest.mark.parametrize("content", [b"99\n", b"\xff", b""])

@@ -1,10 +1,12 @@
 """The workspace of a run: what is resolved before any model is loaded."""
 
-import json
-
 import pytest
 
+from conf.errors import UserError
+from conf.loader import dump
+from flows.commands.run import run_pipeline
 from flows.compose import compose_run
+from flows.posttrain import open_run
 from flows.store import Store, write_json
 from flows.workspace import Workspace
 from stages.contract import StageResult
@@ -42,9 +44,24 @@ def test_latest_means_what_it_meant_before_the_run_began(runs_dir, tiny):
     assert started.inputs("sft", {}).models["start"].identity == tiny.identity
 
 
-def test_prepared_rows_that_are_gone_are_made_again(runs_dir):
-    made = workspace(runs_dir).prepared("arithmetic")
-    content = made["train"].read_bytes()
-    made["train"].unlink()
-    assert workspace(runs_dir).prepared("arithmetic")["train"].read_bytes() == content
-    assert json.loads(content.splitlines()[0])
+def test_prepared_rows_that_are_damaged_are_made_again(runs_dir):
+    opened = workspace(runs_dir)
+    folder = opened.prepared("arithmetic")["train"].parent
+    files = {path: path.read_bytes() for path in folder.iterdir()}
+    assert {path.name for path in files} == {"train.jsonl", "select.jsonl", "gate.jsonl", "hashes.json"}
+    for path, content in files.items():
+        for damaged in (None, b"", content[:-9], bytes([content[0] ^ 1]) + content[1:]):
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+            opened.prepared("arithmetic")
+            assert {path: path.read_bytes() for path in folder.iterdir()} == files
+    assert [path.name for path in folder.parent.glob(".data-*")] == [f".{folder.name}.lock"]
+
+
+def test_both_entrances_try_the_rewards(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("open('tried', 'a').write('once ')\nreward = None\n")
+    config = compose_run(["experiment=smoke", "+reward.arithmetic.mine={type: custom, path: mine.py}"])
+    for enter in (run_pipeline, lambda config, overrides: open_run(dump(config.sections), overrides)):
+        with pytest.raises(UserError, match="reward 'mine': path: "):
+            enter(config, [])
+    assert (tmp_path / "tried").read_text() == "once once "

@@ -12,12 +12,12 @@ from stages.cache import cache_dir, cached_sha256, file_sha256, make_once, write
 _MAKE = """
 import sys, time
 from pathlib import Path
-from stages.cache import make_once
+from stages.cache import cache_dir, make_once
 def make(target):
     with open(sys.argv[1], "a") as file: file.write("made ")
     time.sleep(0.5)
     (target / "whole").touch()
-assert (make_once("thing", make) / "whole").exists()
+assert (make_once(cache_dir() / "thing", make) / "whole").exists()
 """
 
 
@@ -48,9 +48,9 @@ def test_a_failure_leaves_nothing_and_is_tried_again() -> None:
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        make_once("thing", fail)
+        make_once(cache_dir() / "thing", fail)
     assert [path.name for path in cache_dir().iterdir() if path.is_dir()] == []
-    assert list(make_once("thing", lambda target: (target / "whole").touch()).iterdir())
+    assert list(make_once(cache_dir() / "thing", lambda target: (target / "whole").touch()).iterdir())
 
 
 def test_digests_follow_the_content(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Generation against plain decoding loops and the model's own distribution."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,3 +106,31 @@ def test_progress_counts_prompts(model: PreTrainedModel, tokenizer: Any) -> None
     assert run(model, tokenizer, [], progress=lambda *counts: seen.append(counts)) == []
     run(model, tokenizer, PROMPTS, progress=lambda *counts: seen.append(counts))
     assert seen == [(3, 4), (4, 4)]
+
+
+class Stopped(Exception):
+    """Ends a call after a batch."""
+
+
+@pytest.mark.parametrize("damage", ["", '{"call": "a", "ba'])
+def test_an_interrupted_call_goes_on_with_the_batches_that_are_there(
+    model: PreTrainedModel, tokenizer: Any, tmp_path: Path, damage: str
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done >= 2:
+            raise Stopped
+
+    changes = {"temperature": 1.0, "samples": 3, "batch_size": 1}
+    expected = run(model, tokenizer, PROMPTS, **changes)
+    keep = tmp_path / "replies.jsonl"
+    run(model, tokenizer, PROMPTS, **changes, keep=keep, label="another model")
+    with pytest.raises(Stopped):
+        run(model, tokenizer, PROMPTS, **changes, keep=keep, progress=stop)
+    before = keep.read_text()
+    assert before.count("\n") == 4 + 2
+    keep.write_text(before + damage)  # a line that was being written
+    assert run(model, tokenizer, PROMPTS, **changes, keep=keep) == expected
+    assert keep.read_text().startswith(before)
+    assert keep.read_text().count("\n") == 4 + 4
+    other = run(model, tokenizer, PROMPTS, **{**changes, "seed": 1}, keep=keep)
+    assert other == run(model, tokenizer, PROMPTS, **{**changes, "seed": 1}) != expected

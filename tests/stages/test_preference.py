@@ -24,7 +24,7 @@ ROWS = [
 
 
 def test_pairs_are_prompt_and_both_replies_with_their_end(tokenizer: Any, tiny: ModelRef) -> None:
-    pairs, counts = tokenise(ROWS, tokenizer, tiny, 100)
+    pairs, _, counts = tokenise(ROWS, tokenizer, tiny, 100)
     texts = [tokenizer.decode(pairs[0][name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")]
     prompt = "<|start|>system\nAdd.<|end|>\n<|start|>user\n1+1<|end|>\n<|start|>assistant\n"
     assert texts == [prompt, "2<|end|>", "eleven<|end|>"]
@@ -36,7 +36,7 @@ def test_long_replies_are_cut_and_rows_without_room_are_dropped(tokenizer: Any, 
     rows = [Row(prompt="a", chosen="x", rejected="y" * 30), Row(prompt="a" * 60, chosen="x", rejected="y")]
     room = 4
     length = len(tokenise(rows, tokenizer, tiny, 1000)[0][0]["prompt_ids"]) + room
-    (pair,), counts = tokenise(rows, tokenizer, tiny, length)
+    (pair,), _, counts = tokenise(rows, tokenizer, tiny, length)
     assert [len(pair[name]) for name in ("chosen_ids", "rejected_ids")] == [2, room]
     assert counts == {"dropped_rows": 1, "truncated_rows": 1}
 
@@ -52,7 +52,7 @@ def trainer_for(
     """A trainer whose new adapter is not at zero, so that policy and reference differ; its pairs and its batch."""
     cfg = PreferenceConfig(method=method, batch_size=4, max_steps=1, beta=0.3)
     ctx = context(tmp, models={"start": start})
-    pairs, _ = tokenise(ROWS, tokenizer, start, cfg.max_length)
+    pairs, _, _ = tokenise(ROWS, tokenizer, start, cfg.max_length)
     trainer = preference_trainer(cfg, ctx, tokenizer, pairs)
     generator = torch.Generator().manual_seed(0)
     for name, parameter in trainer.model.named_parameters():

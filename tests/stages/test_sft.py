@@ -16,7 +16,7 @@ from stages.sft import run_sft, tokenise
 
 def test_rows_are_prompt_reply_and_end_with_the_loss_on_the_reply(tokenizer: Any, tiny: ModelRef) -> None:
     row = Row(prompt="1+1", system="Add.", response="2")
-    (tokens,), counts = tokenise([row], tokenizer, tiny, 100)
+    (tokens,), _, counts = tokenise([row], tokenizer, tiny, 100)
     text = "<|start|>system\nAdd.<|end|>\n<|start|>user\n1+1<|end|>\n<|start|>assistant\n2<|end|>"
     assert tokenizer.decode(tokens["input_ids"]) == text
     reply = tokenizer("2<|end|>", add_special_tokens=False)["input_ids"]
@@ -27,7 +27,7 @@ def test_rows_are_prompt_reply_and_end_with_the_loss_on_the_reply(tokenizer: Any
 def test_long_rows_lose_the_end_of_the_reply_and_rows_without_room_are_dropped(tokenizer: Any, tiny: ModelRef) -> None:
     rows = [Row(prompt="a", response="x" * 20), Row(prompt="a" * 60, response="x"), Row(prompt="a", response="x")]
     length = len(tokenise([rows[2]], tokenizer, tiny, 100)[0][0]["input_ids"])
-    tokens, counts = tokenise(rows, tokenizer, tiny, length)
+    tokens, _, counts = tokenise(rows, tokenizer, tiny, length)
     assert [row["input_ids"][-2:] for row in tokens] == [
         tokenizer(end, add_special_tokens=False)["input_ids"] for end in ("xx", "x<|end|>")
     ]
@@ -69,7 +69,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_step(
     rows = [Row(prompt="a" * index, response="b" * (index * index)) for index in range(1, 10)]
     ctx = context("sft", data={"train": write_rows(context.folder / "train.jsonl", rows)})
     run_sft(SFTConfig(batch_size=batch_size, grad_accum=grad_accum, max_steps=1, shared_prefix=shared), ctx)
-    tokens, _ = tokenise(rows, tokenizer, tiny, 1024)
+    tokens, _, _ = tokenise(rows, tokenizer, tiny, 1024)
     expected = mean_loss(tiny, hardware, [tokens[index] for index in wrapped_order(9, 8, seed=0)])
     assert context.logged[0]["loss"] == pytest.approx(expected, rel=1e-5)
 

@@ -82,12 +82,12 @@ def test_answers_and_gradients_are_trls(family: str, checkpointing: bool) -> Non
 def test_no_more_is_computed_than_distinct_prefixes() -> None:
     ours = model(FAMILIES["llama"])
     share_prefixes(ours, PROMPTS, statistics=[], temperature=TEMPERATURE, say=pytest.fail)
-    computed, predicting = [], []
+    computed: list[Any] = []
     plain = ours.get_base_model()
     plain.base_model.layers[0].register_forward_hook(lambda _, __, output: computed.append(output.shape))
     ours(**batch(), fused_lm_head=True)
     # 5 6 7, then 8 9 10 11 and 20 21; completions without their last tokens: 3, 3 4, 3 9, 3 9 9, and 3, 3 4, 8
-    assert computed == [(1, 3 + 4 + 2 + 4 + 3, 32)] and not predicting
+    assert computed == [(1, 3 + 4 + 2 + 4 + 3, 32)]
 
 
 def test_everything_else_is_left_to_the_model() -> None:

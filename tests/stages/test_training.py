@@ -16,8 +16,9 @@ from stages.contract import ModelRef
 from stages.fold import load_folded
 from stages.generate import generate
 from stages.order import wrapped_order
+from stages.progress_rows import DivergedError
 from stages.sft import run_sft
-from stages.training import DivergedError, new_adapter, planned_steps
+from stages.training import new_adapter, planned_steps
 
 CONFIG = {"batch_size": 4, "grad_accum": 2, "max_steps": 3, "learning_rate": 1e-2, "sample_max_new_tokens": 4}
 

@@ -1,0 +1,27 @@
+"""Runs that ended before they were done, and the commands that continue them."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def interrupted(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The interrupted runs that no later run of the same configuration has taken up, in the order given."""
+    return [
+        record
+        for number, record in enumerate(records)
+        if record["state"] == "interrupted"
+        and not any(later.get("config") == record.get("config") for later in records[number + 1 :])
+    ]
+
+
+def resume_command(record: Mapping[str, Any]) -> str:
+    """A shell command that does what the run did not come to; it works from the present directory."""
+    command = list(record.get("command") or ["ratchet", "run", *record.get("overrides", [])])
+    runs_dir = record.get("config", {}).get("runs_dir", "runs")
+    if runs_dir != "runs" and not any(item.startswith("runs_dir=") for item in command):  # RATCHET_RUNS_DIR was set
+        command.insert(2, f"runs_dir={runs_dir}")
+    directory = record.get("directory", str(Path.cwd()))
+    there = "" if directory == str(Path.cwd()) else f"cd {shlex.quote(directory)} && "
+    return there + shlex.join(command)

@@ -1,0 +1,93 @@
+"""Runs of `ratchet` in processes of their own that can be killed, without paying the imports for each of them.
+
+One server process imports everything once, does no work itself, and forks a child per run.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from unittest.mock import patch
+
+_PRELOAD = [
+    "flows.cli",
+    "flows.commands.run",
+    "flows.posttrain",
+    "flows.prefect_server",
+    "prefect.flow_engine",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "alembic.command",
+    *(f"stages.{name}" for name in ("audit", "sft", "pairs", "preference", "probe", "reinforce", "evaluate")),
+]
+
+
+class Handle:
+    """One run."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.exitcode is None
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send it a signal, unless it is over."""
+        if self.alive():
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 120) -> int:
+        """Its exit code (-9 when SIGKILL ended it); a run that does not end in time is killed, and a failed test."""
+        self._process.join(timeout)
+        if self.alive():
+            self.kill()
+            raise TimeoutError(f"process {self.pid} still ran after {timeout} s")
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+
+class Forker:
+    """Starts runs; use one per session.
+
+    Args:
+        environment: Variables that the server, and so all runs, have beside those of this process.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(_PRELOAD)
+        self._handles: list[Handle] = []
+        with patch.dict(os.environ, environment):
+            forkserver.ensure_running()
+
+    def start(self, arguments: list[str], log: Path) -> Handle:
+        """Run `ratchet <arguments>`; what it prints goes to the end of `log`."""
+        process = self._context.Process(target=_run, args=(arguments, log))
+        process.start()
+        self._handles.append(Handle(process))
+        return self._handles[-1]
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for handle in self._handles:
+            handle.kill()
+            handle.wait()
+
+
+def _run(arguments: list[str], log: Path) -> None:
+    """In the child: the command line, as a process of its own would run it."""
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    from flows.cli import main
+
+    sys.exit(main(arguments))
