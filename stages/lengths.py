@@ -15,7 +15,7 @@ from conf.sections import ReinforceConfig, TrainingConfig
 from stages.chat import prompt_ids, prompt_string
 from stages.contract import ModelRef
 from stages.models import load_tokenizer, model_config
-from stages.preflight import PlannedStep, Sources
+from stages.preflight import PlannedStep, Sources, looked_at
 from stages.quiet import quiet
 from stages.rows import Row
 
@@ -151,6 +151,8 @@ def _asked(step: PlannedStep) -> Iterator[_Asked]:
         tokens = settings.max_new_tokens or ReinforceConfig.max_new_tokens
         first = getattr(settings, "max_prompts", None)
         yield _Asked(step.data["train"], first, f"{step.stage}.max_new_tokens", tokens)
+        if looked_at(step):
+            yield _Asked(step.data["select"], looked_at(step), f"{step.stage}.max_new_tokens", tokens)
     if step.data and isinstance(settings, TrainingConfig):
         key = f"{step.stage}.sample_max_new_tokens"
         yield _Asked(step.data["select"], settings.n_samples, key, settings.sample_max_new_tokens)

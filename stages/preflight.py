@@ -92,7 +92,7 @@ def check_rows(steps: Sequence[PlannedStep], sources: Sources, folder: Path) -> 
 def _check_training(step: PlannedStep, sources: Sources) -> None:
     path = step.data["train"]
     rows = sources.rows(path)
-    for row in rows:
+    for row in [*rows, *sources.rows(step.data["select"])[: looked_at(step)]]:
         for name in _LEARNT.get(step.stage, ()):
             if getattr(row, name) is None:
                 raise UserError(
@@ -104,6 +104,11 @@ def _check_training(step: PlannedStep, sources: Sources) -> None:
             require_step(step.settings, len(rows), "prompts" if step.stage == "reinforce" else "rows")
         except UserError as error:
             raise UserError(f"{sources.source(path)}: step {step.name!r} ({step.stage}): {error}") from None
+
+
+def looked_at(step: PlannedStep) -> int:
+    """How many held-out rows a training step looks at on the way."""
+    return step.settings.eval_rows if getattr(step.settings, "eval_steps", None) else 0
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ def _scored(step: PlannedStep) -> Iterator[_Scored]:
     if step.rewards and step.data:
         first = next((getattr(step.settings, name) for name in _FIRST if hasattr(step.settings, name)), None)
         yield _Scored(step.rewards, step.data["train"], first)
+        yield _Scored(step.rewards, step.data["select"], looked_at(step))
     for suite in step.suites.values():
         yield _Scored(suite.rewards, suite.rows, suite.max_rows)
 

@@ -59,8 +59,9 @@ def refuse(mistake: Mistake, folder: Path, capsys: Any) -> str:
     assert code == 2, message
     assert message.startswith("ratchet: ") and message.count("\n") == 1 and len(message) < 600, message
     assert all(part in message for part in mistake.says), message
-    left = {path.name.split("-")[0] for pattern in ("*", "*/*") for path in (folder / "runs").glob(pattern)}
-    assert left <= {"store", "FORMAT", "data", "multirun.yaml"}, left  # the last one is Hydra's
+    left = [path.name for pattern in ("*", "*/*") for path in (folder / "runs").glob(pattern) if path.suffix != ".lock"]
+    harmless = {"store", "FORMAT", "data", "multirun.yaml"}  # the last one is Hydra's
+    assert {name.split("-")[0] for name in left} <= harmless, left
     return message
 
 

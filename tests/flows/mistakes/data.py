@@ -46,6 +46,14 @@ NEEDS = [
         "few prompts", "reinforce.grad_accum=9", says=["rows.jsonl: step 'reinforce'", "training prompts", "= 72"]
     ),
     override("no reply", MAPPED, says=["rows.jsonl, line 2: has no response", "step 'sft'", "data.qa.response"]),
+    rows(
+        "no reply to look at",  # on the way: line 1 is held out
+        ROWS.replace("answer", "response").replace(', "response": "0"', ""),
+        MAPPED,
+        "data.qa.reference=null",
+        "sft.eval_steps=2",
+        says=["rows.jsonl, line 1: has no response"],
+    ),
     override("no pair", "pipeline.preference.data=qa", says=["rows.jsonl, line 2: has no chosen", "data.qa.chosen"]),
     override("no reference", "data.qa.reference=null", says=["rows.jsonl, line 2: reward 'numeric'", "is missing"]),
     rows("odd reference", ROWS.replace('"118"', '"none"'), says=["rows.jsonl, line 60: reward 'numeric'", "'none'"]),
