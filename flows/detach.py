@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from conf.run import RunConfig
 from flows.record import Record
 from flows.workspace import Workspace
 
@@ -14,20 +13,15 @@ OUTPUT = "output.txt"
 """In the run's folder: what a detached run would have written to the terminal."""
 
 
-def detach(config: RunConfig, overrides: Sequence[str], command: Sequence[str], as_json: bool) -> int:
-    """Check the configuration, start the run in a session of its own, and say how to follow it.
+def detach(workspace: Workspace, overrides: Sequence[str], command: Sequence[str], as_json: bool) -> int:
+    """Start a run that was checked in a session of its own, and say how to follow it.
 
     The run exists, and is alive, from here on: the new process inherits the lock that says so.
 
     Returns:
         The exit code, 0.
-
-    Raises:
-        UserError: What is wrong with the configuration.
     """
-    workspace = Workspace(config)
-    workspace.check()
-    record = Record(config, workspace.runs_dir, overrides, command)
+    record = Record(workspace.config, workspace.runs_dir, overrides, command)
     record.begin()
     assert record.lock is not None
     os.set_inheritable(record.lock, True)

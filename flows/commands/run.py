@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.detach:
         from flows.detach import detach
 
-        return detach(config, arguments.overrides, command, arguments.json)
+        return detach(checked(config), arguments.overrides, command, arguments.json)
     record = run_pipeline(config, arguments.overrides, command, arguments.run_id)
     print(json.dumps(record) if arguments.json else f"\n{outcome_text(record)}")
     return EXIT_CODES[record["verdict"]]
@@ -57,10 +57,7 @@ def run_pipeline(
         DiskError: A disk is full, or may not be written; says what is kept and how to go on.
         Stopped: The run was asked to end early.
     """
-    workspace = Workspace(config)
-    with _found_early(workspace):
-        workspace.check()
-    check_room(workspace, _to_run(workspace))
+    workspace = checked(config)
 
     from flows.flow_report import catch_up, run_flow
     from flows.posttrain import posttrain
@@ -70,6 +67,19 @@ def run_pipeline(
     catch_up(workspace.runs_dir)
     with _found_late(workspace):
         return run_flow(posttrain, dump(config.sections), list(overrides), list(command), run_id, True)
+
+
+def checked(config: RunConfig) -> Workspace:
+    """Try all that can fail before a run begins.
+
+    Raises:
+        UserError: What is wrong, with the configuration or with the disk.
+    """
+    workspace = Workspace(config)
+    with _found_early(workspace):
+        workspace.check()
+    check_room(workspace, _to_run(workspace))
+    return workspace
 
 
 @contextmanager
