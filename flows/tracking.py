@@ -152,6 +152,9 @@ class Tracker:
             return
         self._runs_dir.mkdir(parents=True, exist_ok=True)
         with FileLock(self._runs_dir / ".mlflow.lock", timeout=120):  # two first migrations at once fail half-way
+            if self._location:
+                _make_database(self._runs_dir / "mlflow.db")
+            client = MlflowClient(tracking_uri=self.uri)
             found = client.get_experiment_by_name(self._experiment_name)
             self._experiment = (
                 found.experiment_id if found else client.create_experiment(self._experiment_name, self._location)
