@@ -18,7 +18,12 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound, PrefectException
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.settings import (
+    PREFECT_API_REQUEST_TIMEOUT,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    temporary_settings,
+)
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.execute import PipelineRun
@@ -36,6 +41,9 @@ _STATES: dict[str, Callable[..., State[Any]]] = {
     "cancelled": Cancelled,
 }
 """Prefect's state of a run or a step that has ended, by the record's."""
+
+_LIMITS: dict[Any, Any] = {PREFECT_CLIENT_MAX_RETRIES: 3, PREFECT_API_REQUEST_TIMEOUT: 20.0}
+"""How long a request may take, where the user has set nothing else."""
 
 
 def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
@@ -129,7 +137,7 @@ def _patient_for_seconds() -> Iterator[None]:
         return
     EventsWorker.set_client_override(PrefectEventsClient, api_url=url, reconnection_attempts=1)
     try:
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 3}):
+        with temporary_settings({name: value for name, value in _LIMITS.items() if name.value() == name.default()}):
             yield
     finally:
         EventsWorker.set_client_override(None)

@@ -150,9 +150,11 @@ class Tracker:
     def _connect(self) -> None:
         if self._client is not None:
             return
-        client = MlflowClient(tracking_uri=self.uri)
         self._runs_dir.mkdir(parents=True, exist_ok=True)
         with FileLock(self._runs_dir / ".mlflow.lock", timeout=120):  # two first migrations at once fail half-way
+            if self._location:
+                _make_database(self._runs_dir / "mlflow.db")
+            client = MlflowClient(tracking_uri=self.uri)
             found = client.get_experiment_by_name(self._experiment_name)
             self._experiment = (
                 found.experiment_id if found else client.create_experiment(self._experiment_name, self._location)
@@ -197,6 +199,16 @@ def _requests_within(seconds: int) -> Iterator[None]:
     limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds)}
     with patch.dict(os.environ, {name: value for name, value in limits.items() if name not in _SET_BY_USER}):
         yield
+
+
+def _make_database(path: Path) -> None:
+    """Make the embedded database under another name: a process that is killed would leave half of it for good."""
+    if not path.exists():
+        draft = path.with_suffix(".draft")
+        draft.unlink(missing_ok=True)
+        MlflowClient(tracking_uri=f"sqlite:///{draft}").search_experiments(max_results=1)
+        _forget_database(f"sqlite:///{draft}")
+        draft.replace(path)
 
 
 def _forget_database(uri: str) -> None:

@@ -17,10 +17,16 @@ def dead_server() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("uri", [dead_server(), "ftp://host/path", "postgresql://host/name"])
+@pytest.mark.parametrize("uri", [dead_server(), "postgresql://host/name"])
 def test_what_cannot_be_used_is_refused_soon(uri, tmp_path):
     started = time.monotonic()
     with pytest.raises(UserError, match=f"tracking.uri: cannot use MLflow at {uri}") as caught:
         Tracker(TrackingConfig(uri=uri), tmp_path)
     assert "\n" not in str(caught.value)
     assert time.monotonic() - started < 30
+
+
+def test_half_a_database_of_a_killed_process_does_no_harm(tmp_path):
+    (tmp_path / "mlflow.draft").write_bytes(b"SQLite format 3")
+    Tracker(TrackingConfig(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mlflow.lock", "mlflow.db"]
