@@ -17,7 +17,7 @@ def dead_server() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("uri", [dead_server(), "postgresql://host/name"])
+@pytest.mark.parametrize("uri", [dead_server(), "postgresql://host/name"], ids=["server", "database"])
 def test_what_cannot_be_used_is_refused_soon(uri, tmp_path):
     started = time.monotonic()
     with pytest.raises(UserError, match=f"tracking.uri: cannot use MLflow at {uri}") as caught:
