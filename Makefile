@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+PARALLEL := -n 2 --dist worksteal
 
 .PHONY: install demo smoke test slow check lint types layers clean
 
@@ -23,10 +24,10 @@ smoke: install
 	$(BIN)/ratchet run experiment=smoke
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 slow: install
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest $(PARALLEL) -m slow
 
 check: lint types layers test
 

@@ -235,6 +235,7 @@ def check_life(outcome: dict, said: dict[str, str]) -> None:
     assert not [name for name in after if "/." in name and not name.endswith(".lock")]
 
 
+@pytest.mark.slow
 def test_a_small_disk(tmp_path, prefect_server):
     steps = [
         "~pipeline.pairs",

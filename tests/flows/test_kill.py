@@ -29,7 +29,7 @@ def check_tracking(runs_dir: Path) -> None:
         assert [(metric.step, metric.value) for metric in logged] == [(row["step"], row["loss"]) for row in rows]
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_ends_the_same(forker: Forker, tmp_path: Path, kills: int) -> None:
     arguments = ["run", "experiment=smoke", *EVERY_STEP, "hardware.threads=1", "--debug"]
     log, chance = tmp_path / "log.txt", random.Random(kills)
@@ -53,3 +53,40 @@ def test_killed_at_random_moments_it_ends_the_same(forker: Forker, tmp_path: Pat
             check_tracking(runs_dir)
             shutil.rmtree(runs_dir)
     print(f"{made} kills, {finished} finished runs, all with the same hashes")
+
+
+@pytest.mark.slow
+def test_smollm2_killed_inside_reinforce_ends_the_same(forker: Forker, tmp_path: Path) -> None:
+    others = [f"~pipeline.{step}" for step in ("sft", "pairs", "preference", "evaluate")]
+    arguments = [
+        "run",
+        "experiment=smoke",
+        "model=smollm2-135m",
+        *others,
+        *EVERY_STEP,
+        "reinforce.max_steps=4",
+        "--debug",
+    ]
+    log = tmp_path / "log.txt"
+    assert forker.start([*arguments, f"runs_dir={tmp_path / 'whole'}"], log).wait(300) == 0, log.read_text()
+    runs_dir = tmp_path / "killed"
+    for step, number in ((2, signal.SIGKILL), (3, signal.SIGTERM)):
+        run = forker.start([*arguments, f"runs_dir={runs_dir}"], log)
+        wait_for_row(runs_dir, step)
+        run.kill(number)
+        assert run.wait() in (-signal.SIGKILL, 128 + signal.SIGTERM), log.read_text()
+        assert not list((runs_dir / "store").glob("reinforce-*/result.json"))
+    assert forker.start([*arguments, f"runs_dir={runs_dir}"], log).wait(300) == 0, log.read_text()
+    assert "goes on after step" in log.read_text()
+    assert outcome(runs_dir) == outcome(tmp_path / "whole")
+
+
+def wait_for_row(runs_dir: Path, step: int) -> None:
+    """Until `reinforce` has logged a step."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        for path in (runs_dir / "store").glob("reinforce-*/progress.jsonl"):
+            if len(path.read_text().splitlines()) >= step:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"reinforce has not come to step {step}")

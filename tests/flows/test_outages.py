@@ -110,7 +110,8 @@ def test_a_database_that_stays_away_is_filled_in_by_the_next_start(runs_dir, at_
     assert "tracking.uri: cannot use MLflow at sqlite:///" in capsys.readouterr().err
     back(database)
     assert main(command) == 0
-    record, again = pipeline_records(runs_dir)
+    record, refused, again = pipeline_records(runs_dir)
+    assert refused["state"] == "failed"
     assert again["steps"]["sft"]["state"] == "cached"
     check_mirrored(f"sqlite:///{database}", again, runs_dir)
     client = MlflowClient(f"sqlite:///{database}")

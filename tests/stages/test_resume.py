@@ -14,7 +14,8 @@ from conf.loader import load
 from conf.rewards import load_rewards
 from conf.sections import Keep, LoraConfig, PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig
 from stages.checkpoints import read_checkpoint
-from stages.contract import Interrupted, StageContext, StageResult
+from stages.contract import Interrupted, ModelRef, StageContext, StageResult
+from stages.hardware import prepare
 from stages.order import wrapped_order
 from stages.preference import run_preference
 from stages.progress_rows import DivergedError, finite
@@ -74,34 +75,51 @@ def without_time(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if name != "time"} for row in rows]
 
 
-@pytest.mark.parametrize("kill", [True, False])
-def test_an_interrupted_stage_ends_with_the_same_bytes_and_rows(
-    stage: tuple[Run, dict[str, Any]], context: Any, kill: bool
-) -> None:
+def test_a_killed_stage_ends_with_the_same_bytes_and_rows(stage: tuple[Run, dict[str, Any]], context: Any) -> None:
+    """Killed two steps after its only checkpoint, which is that of step 2."""
     run, inputs = stage
     whole = context("whole", **inputs)
     expected = run(whole)
     rows = without_time(context.logged)
     context.logged.clear()
     ctx = context("parts", **inputs)
-    if kill:
-        for step in (1, 4):  # before there is a checkpoint, and two steps after the first one
-            with pytest.raises(Killed):
-                run(interrupted(ctx, step, kill=True))
-        repeated = [1, 2, 3, 3, 4, 5]
-    else:
-        with pytest.raises(Interrupted, match="after step 3 of 5"):
-            run(interrupted(ctx, 3, kill=False))
-        repeated = [1, 2, 3, 4, 5]
+    with pytest.raises(Killed):
+        run(interrupted(ctx, 4, kill=True))
     torch.rand(7)  # whatever happens in between must not matter
     result = run(ctx)
-    assert [row["step"] for row in context.logged] == repeated
-    assert without_time(context.logged) == [rows[step - 1] for step in repeated]
+    assert [row["step"] for row in context.logged] == [1, 2, 3, 3, 4, 5]
+    assert without_time(context.logged) == [rows[round(row["step"]) - 1] for row in context.logged]
     assert result.model.adapters[0].sha256 == expected.model.adapters[0].sha256
     assert result.metrics == expected.metrics
     assert result.receipt == expected.receipt
     times = [row["time"] for row in context.logged[-2:]]
     assert times == sorted(times)
+
+
+def test_a_stage_that_is_asked_to_end_saves_first(context: Any, whole: str) -> None:
+    ctx = context("parts")
+    with pytest.raises(Interrupted, match="after step 3 of 5"):
+        run_sft(sft_config(save_steps=10), interrupted(ctx, 3, kill=False))
+    assert names(ctx) == ["step-00000003"]
+    result = run_sft(sft_config(save_steps=10), ctx)
+    assert [row["step"] for row in context.logged][-5:] == [1, 2, 3, 4, 5]
+    assert result.model.adapters[0].sha256 == whole
+
+
+def test_a_stage_that_is_killed_before_its_first_checkpoint_begins_again(context: Any, whole: str) -> None:
+    ctx = context("parts")
+    with pytest.raises(Killed):
+        run_sft(sft_config(), interrupted(ctx, 1, kill=True))
+    assert run_sft(sft_config(), ctx).model.adapters[0].sha256 == whole
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, tiny: ModelRef, data: Mapping[str, Path], hardware: Any) -> str:
+    """The adapter of an sft stage that nothing interrupted."""
+    prepare(hardware, 0)
+    models, out_dir = {"start": tiny}, tmp_path_factory.mktemp("whole")
+    ctx = StageContext(models=models, out_dir=out_dir, seed=0, hardware=hardware, data=data)
+    return run_sft(sft_config(), ctx).model.adapters[0].sha256
 
 
 def sft_config(**changes: Any) -> SFTConfig:
@@ -121,20 +139,20 @@ def names(ctx: StageContext) -> list[str]:
 
 
 def test_only_the_newest_checkpoints_stay(context: Any) -> None:
-    assert names(stopped_after(context, 4, keep_checkpoints=2)) == ["draft", "step-00000003", "step-00000004"]
+    assert names(stopped_after(context, 4, keep_checkpoints=2)) == ["step-00000003", "step-00000004"]
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         lambda path: (path / "optimizer.pt").write_bytes((path / "optimizer.pt").read_bytes()[:-9]),
-        lambda path: (path / "rng_state.pth").unlink(),
         lambda path: (path / "checkpoint.json").write_text("{"),
         shutil.rmtree,
     ],
 )
-def test_a_damaged_checkpoint_is_skipped_with_a_message(context: Any, damage: Callable[[Path], object]) -> None:
-    expected = run_sft(sft_config(), context("whole")).model.adapters[0].sha256
+def test_a_damaged_checkpoint_is_skipped_with_a_message(
+    context: Any, whole: str, damage: Callable[[Path], object]
+) -> None:
     ctx = stopped_after(context, 4)
     newest = ctx.out_dir / "checkpoints" / "step-00000004"
     damage(newest)
@@ -143,7 +161,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_message(context: Any, damage: Ca
     result = run_sft(sft_config(), replace(ctx, say=said.append))
     assert any(f"{newest} is damaged" in line for line in said) == there
     assert any("goes on after step 3 of 5" in line for line in said)
-    assert result.model.adapters[0].sha256 == expected
+    assert result.model.adapters[0].sha256 == whole
 
 
 def test_an_attempt_that_dies_after_training_does_not_train_again(context: Any) -> None:
