@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -37,8 +36,9 @@ def test_killed_at_random_moments_it_ends_the_same(forker: Forker, tmp_path: Pat
     assert forker.start([*arguments, f"runs_dir={tmp_path / 'whole'}"], log).wait() == 0, log.read_text()
     longest = time.monotonic() - started
     expected = outcome(tmp_path / "whole")
-    runs_dir, made, finished = tmp_path / "killed", 0, 0
+    made, finished = 0, 0
     while made < kills or not finished:
+        runs_dir = tmp_path / f"killed-{finished}"
         run = forker.start([*arguments, f"runs_dir={runs_dir}"], log)
         if made < kills:
             time.sleep(chance.uniform(0, longest / 2))
@@ -51,7 +51,6 @@ def test_killed_at_random_moments_it_ends_the_same(forker: Forker, tmp_path: Pat
             finished += 1
             assert outcome(runs_dir) == expected
             check_tracking(runs_dir)
-            shutil.rmtree(runs_dir)
     print(f"{made} kills, {finished} finished runs, all with the same hashes")
 
 
