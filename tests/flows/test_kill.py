@@ -41,7 +41,7 @@ def test_killed_at_random_moments_it_ends_the_same(forker: Forker, tmp_path: Pat
         runs_dir = tmp_path / f"killed-{finished}"
         run = forker.start([*arguments, f"runs_dir={runs_dir}"], log)
         if made < kills:
-            time.sleep(chance.uniform(0, longest / 2))
+            time.sleep(chance.uniform(0, longest / 4))
             if run.alive():
                 made += 1
                 run.kill(chance.choice(SIGNALS))
