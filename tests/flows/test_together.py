@@ -91,9 +91,11 @@ def test_waiters_can_be_interrupted_and_one_takes_over_when_the_holder_dies(fork
     arguments = ["run", *PAIRS, f"runs_dir={runs_dir}"]
     holder = Started(forker, runs_dir, "holder", arguments)
     holder.halt_at_work()
-    heir, terminated, stopped = (Started(forker, runs_dir, name, arguments) for name in ("heir", "term", "int"))
     waits = f"pairs: waiting for {holder.record['id']} (pid {holder.handle.pid} on {holder.record['host']}), which is"
-    for run in (heir, terminated, stopped):
+    heir = Started(forker, runs_dir, "heir", arguments)
+    eventually(lambda: waits in heir.text)  # and so begins before the two that are to be the last of their kind
+    terminated, stopped = (Started(forker, runs_dir, name, arguments) for name in ("term", "int"))
+    for run in (terminated, stopped):
         eventually(lambda run=run: waits in run.text)
     shown = status(runs_dir, capsys)
     assert shown[holder.record["id"]]["step_state"] == "running"
@@ -166,11 +168,11 @@ def test_a_new_machine_can_take_several_at_once(tmp_path):
     servers = tmp_path / "prefect" / "ratchet"
     command = [sys.executable, "-m", "flows", "run", *PAIRS, f"runs_dir={tmp_path / 'runs'}"]
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    killed = subprocess.Popen(command, **options)
+    killed = subprocess.Popen(command, **{**options, "stderr": subprocess.DEVNULL})  # a pipe its server would keep open
     eventually(lambda: list(servers.glob("*/alive.lock")), 300)
     (orphan,) = servers.glob("*-*")
     killed.kill()
-    killed.wait()  # its server has the pipe for standard error, too: reading that to the end would take for ever
+    killed.wait()
     pid = int(orphan.name.rsplit("-", 1)[1])
     assert is_server(pid)  # Prefect itself would leave it there for ever
     runs = [subprocess.Popen(command, **options) for _ in range(2)]
