@@ -45,7 +45,7 @@ class Handle:
         if self.alive():
             os.kill(self.pid, number)
 
-    def wait(self, timeout: float = 120) -> int:
+    def wait(self, timeout: float = 300) -> int:
         """Its exit code (-9 when SIGKILL ended it); a run that does not end in time is killed, and a failed test."""
         self._process.join(timeout)
         if self.alive():
