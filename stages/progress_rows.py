@@ -87,8 +87,13 @@ class ProgressRows(TrainerCallback):  # type: ignore[misc]
             wrong = ["a weight of the adapter is not finite"]
         if wrong:
             rows = ", ".join(map(str, self.batch(step)))
-            left = f"the last good checkpoint is {self.checkpoint}" if self.checkpoint else "there is no checkpoint yet"
-            raise DivergedError(f"step {step}: {wrong[0]} (training rows {rows}); {left}; try a lower learning_rate")
+            raise DivergedError(
+                f"step {step}: {wrong[0]} (training rows {rows}); {self.left()}; try a lower learning_rate"
+            )
+
+    def left(self) -> str:
+        """What there is to go on from, for messages."""
+        return f"the last good checkpoint is {self.checkpoint}" if self.checkpoint else "there is no checkpoint yet"
 
 
 @torch.no_grad()

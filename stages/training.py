@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import PrinterCallback
 
 from conf.sections import LoraConfig, TrainingConfig
+from rewards.contract import RewardError
 from stages.adapters import save_adapter
 from stages.checkpoints import Checkpoints, SaveCheckpoints
 from stages.contract import Interrupted, ModelRef, StageContext, StageResult
@@ -81,6 +82,7 @@ def train_and_fold(
 
     Raises:
         DivergedError: A loss, gradient or weight is not finite.
+        RewardError: A reward failed; names the step, the row and the reason.
         Interrupted: The stage was asked to end early; a checkpoint has where it stands.
     """
     initial = adapter_hash(trainer.model)
@@ -127,6 +129,8 @@ def _train(
     trainer.remove_callback(PrinterCallback)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
+    except RewardError as error:
+        raise RewardError(f"step {trainer.state.global_step + 1}: {error}; {rows.left()}") from error
     finally:
         checkpoints.discard_draft()
     if trainer.state.global_step < steps:
