@@ -128,7 +128,7 @@ def test_a_failing_reward_stops_with_its_name_the_row_and_the_reason(new_context
     rows = [*ROWS[:2], Row(prompt="Say what?"), *ROWS[3:]]
     with pytest.raises(
         RewardError,
-        match=r"^step 1: training row 3: reward 'sum' failed: the reference is missing.*; there is no checkpoint yet$",
+        match=r"^step 2: training row 3: reward 'sum' failed: the reference is missing.*; there is no checkpoint yet$",
     ):
         run_reinforce(config(max_steps=3), new_context("fails", {"sum": {"type": "numeric"}}, rows))
 
