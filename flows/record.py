@@ -132,14 +132,19 @@ class Record:
 
     def end(self, state: str, verdict: str | None = None) -> None:
         """The run is over, and so is a step under way; others were skipped."""
-        ended = {"pending": "skipped", "waiting": "skipped", "running": state}
-        for step in self.steps.values():
-            step["state"] = ended.get(step["state"], step["state"])
+        end_steps(self.steps, state)
         self.update(state=state, verdict=verdict, ended=datetime.now(UTC).isoformat(timespec="milliseconds"))
         (self.folder / PROGRESS).unlink(missing_ok=True)
 
     def _write(self) -> None:
         write_json(self.folder / "pipeline.json", self.values)
+
+
+def end_steps(steps: Mapping[str, Any], state: str) -> None:
+    """Say of a step under way that it ended as its run did, and of those that never began that they were skipped."""
+    ended = {"pending": "skipped", "waiting": "skipped", "running": state}
+    for step in steps.values():
+        step["state"] = ended.get(step["state"], step["state"])
 
 
 def git_commit() -> str | None:

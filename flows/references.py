@@ -9,6 +9,7 @@ from typing import Any
 
 from conf.errors import UserError
 from flows.liveness import is_alive
+from flows.record import end_steps
 from flows.store import Entry, Store
 from stages.contract import ModelRef
 
@@ -84,10 +85,7 @@ def _as_it_is(path: Path) -> dict[str, Any] | None:
     record = _read_record(path)  # again: a run writes its end before it lets go
     if record is not None and record["state"] == "running":
         record["state"] = "interrupted"
-        for step in record["steps"].values():
-            step["state"] = {"running": "interrupted", "waiting": "skipped", "pending": "skipped"}.get(
-                step["state"], step["state"]
-            )
+        end_steps(record["steps"], "interrupted")
     return record
 
 

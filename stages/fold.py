@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from stages import recent
 from stages.adapters import WEIGHTS_FILE, FoldError, check_foldable, check_lineage
 from stages.contract import Adapter, Hardware, ModelRef
-from stages.models import load_base, load_tokenizer
+from stages.models import load_base, load_tokenizer, unchanged_random_state
 from stages.receipt import PROBE, Change, Probe, make_receipt, probe_logits
 from stages.rounding import rounding_noise, stochastic_round
 
@@ -120,8 +120,7 @@ def _attach_one(model: Any, adapter: Adapter, name: str) -> PeftModel:
     peft first makes a random adapter, then loads over it. Its `low_cpu_mem_usage` would avoid that, but rounds the
     loaded weights to the type of the model; so torch's generator is kept from moving instead.
     """
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+    with unchanged_random_state(model.device), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # What peft only warns of, we refuse.
         if isinstance(model, PeftModel):
             model.load_adapter(adapter.path, adapter_name=name)

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from stages import sampling
 from stages.kept_replies import KeptReplies
-from stages.models import evaluating
+from stages.models import evaluating, unchanged_random_state
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def generate(
     }
     call = [label, seed, samples, batch_size, settings, prompts]
     kept = KeptReplies(keep, call, model.device)
-    with evaluating(model), torch.random.fork_rng(devices=_cuda_devices(model)):
+    with evaluating(model), unchanged_random_state(model.device):
         torch.manual_seed(seed)
         for number, batch in enumerate(_batches(prompts, batch_size)):
             replies = kept.get(number)
@@ -141,7 +141,3 @@ def read_completion(tokenizer: PreTrainedTokenizerBase, ids: list[int], stop_ids
     kept = ids if end is None else ids[:end]
     text = tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return Completion(text=text, tokens=len(kept) + (end is not None), truncated=end is None)
-
-
-def _cuda_devices(model: PreTrainedModel) -> list[torch.device]:
-    return [model.device] if model.device.type == "cuda" else []

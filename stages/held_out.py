@@ -4,8 +4,7 @@ The rows are those of the `select` split; the `gate` split is for the end. Looki
 put back, so that a run with `eval_steps` trains what the same run without them does.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from transformers.training_args import TrainingArguments
 from conf.errors import UserError
 from conf.sections import Keep, TrainingConfig
 from stages.contract import StageContext
+from stages.models import unchanged_random_state
 from stages.rows import Row, read_rows
 
 BEST_FILE = "best.safetensors"
@@ -102,10 +102,3 @@ def held_out_loss(trainer: Trainer, rows: Dataset) -> dict[str, float]:
     batches = trainer.get_eval_dataloader(rows)
     output = trainer.evaluation_loop(batches, "held-out rows", prediction_loss_only=True)
     return {"eval_loss": float(output.metrics["eval_loss"])}
-
-
-@contextlib.contextmanager
-def unchanged_random_state(device: torch.device) -> Iterator[None]:
-    """Leave torch's random state as it is found."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield

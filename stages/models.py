@@ -62,6 +62,13 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
+@contextlib.contextmanager
+def unchanged_random_state(device: torch.device) -> Iterator[None]:
+    """Leave torch's random state as it is found."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
 def model_config(ref: ModelRef) -> PretrainedConfig:
     """The model's own configuration.
 

@@ -8,6 +8,7 @@ Both trainers tokenise text in their own ways (a second BOS token, merges across
 both are given token ids made here: generation prompt, reply, end token.
 """
 
+import functools
 from typing import Any
 
 import trl
@@ -50,9 +51,13 @@ def run_preference(cfg: PreferenceConfig, ctx: StageContext) -> StageResult:
     pairs, numbers, counts = tokenise(read_rows(ctx.data["train"]), tokenizer, ctx.start, cfg.max_length)
     trainer = preference_trainer(cfg, ctx, tokenizer, pairs)
 
+    @functools.cache
+    def held_out() -> Dataset:
+        rows, _, _ = tokenise(held_out_rows(cfg, ctx), tokenizer, ctx.start, cfg.max_length)
+        return Dataset.from_list([row_of(cfg, pair) for pair in rows])
+
     def measure() -> dict[str, float]:
-        held_out, _, _ = tokenise(held_out_rows(cfg, ctx), tokenizer, ctx.start, cfg.max_length)
-        return held_out_loss(trainer, Dataset.from_list([row_of(cfg, pair) for pair in held_out]))
+        return held_out_loss(trainer, held_out())
 
     return train_and_fold(
         trainer, tokenizer, cfg, ctx, numbers=numbers, measure=measure, columns=PREFERENCE, metrics=counts

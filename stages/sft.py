@@ -5,6 +5,7 @@ reply, end token. The loss is the mean negative log-likelihood over the reply an
 whole optimiser step. No packing, no TRL templating.
 """
 
+import functools
 from typing import Any
 
 import trl
@@ -37,9 +38,12 @@ def run_sft(cfg: SFTConfig, ctx: StageContext) -> StageResult:
     rows, numbers, counts = tokenise(read_rows(ctx.data["train"]), tokenizer, ctx.start, cfg.max_length)
     trainer = sft_trainer(cfg, ctx, tokenizer, rows)
 
+    @functools.cache
+    def held_out() -> Dataset:
+        return Dataset.from_list(tokenise(held_out_rows(cfg, ctx), tokenizer, ctx.start, cfg.max_length)[0])
+
     def measure() -> dict[str, float]:
-        held_out, _, _ = tokenise(held_out_rows(cfg, ctx), tokenizer, ctx.start, cfg.max_length)
-        return held_out_loss(trainer, Dataset.from_list(held_out))
+        return held_out_loss(trainer, held_out())
 
     return train_and_fold(trainer, tokenizer, cfg, ctx, numbers=numbers, measure=measure, metrics=counts)
 
