@@ -13,6 +13,7 @@ from conf.options import option
 from conf.sections import (
     AuditConfig,
     EvaluateConfig,
+    GateConfig,
     PairsConfig,
     PreferenceConfig,
     ProbeConfig,
@@ -43,10 +44,17 @@ class Dtype(enum.Enum):
 
 
 class SuiteRole(enum.Enum):
-    """What a suite is for: the task itself, or a guard that must not get worse."""
+    """What a suite is for: the task itself, which must get better; every other role guards what must not get worse."""
 
     task = "task"
-    guard = "guard"
+    general = "general"
+    safety = "safety"
+    replay = "replay"
+
+    @property
+    def guards(self) -> bool:
+        """Whether a suite of this role must not get worse, rather than get better."""
+        return self is not SuiteRole.task
 
 
 class Split(enum.Enum):
@@ -146,6 +154,8 @@ class DataConfig:
     """Column with the right answer, for the rewards; keeps its type. May be a template."""
     max_rows: int | None = option(None, ge=1)
     """Use only the first rows of the source."""
+    held_out: float | None = option(None, gt=0, le=1)
+    """Share of this source's prompts that is held out, where it is not the run's; 1 for rows that nobody trains on."""
 
 
 @dataclass
@@ -157,13 +167,31 @@ class SuiteConfig:
     reward: str = option()
     """Name of a reward set (a key of `reward`) whose total is the suite's score."""
     role: SuiteRole = SuiteRole.task
-    """`task`, or `guard`."""
+    """`task`, or a guard: `general` abilities, `safety`, `replay` of accepted replies."""
+    tolerance: float = option(0.05, ge=0)
+    """For a guard, how much lower than before its mean score may be; the gate wants to be sure that it is not."""
+    information: str | None = None
+    """A further reward set, e.g. the training rewards: shown beside the score, decides nothing."""
     split: Split = Split.gate
     """Which held-out part to score."""
     max_rows: int | None = option(None, ge=1)
     """Score only the first rows of that part."""
     max_new_tokens: int = option(64, ge=1)
     """Longest reply, in tokens."""
+    samples: int = option(1, ge=1)
+    """Replies per row: one is greedy; of several each is sampled at `temperature`."""
+    temperature: float = option(1.0, gt=0)
+    """Sampling temperature where there are several samples."""
+
+
+@dataclass
+class RegistryConfig:
+    """What ships is registered in MLflow's model registry, and found there again under an alias."""
+
+    name: str = option("ratchet", outcome=False)
+    """Name of the registered model."""
+    fallback: str = option("base", outcome=False)
+    """What `champion`, `previous` and `anchor` mean while nothing has shipped: `base` or `run/<id>`."""
 
 
 @dataclass
@@ -184,6 +212,8 @@ class RatchetConfig:
     """Device, precision, threads."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     """MLflow."""
+    registry: RegistryConfig = field(default_factory=RegistryConfig)
+    """MLflow's model registry: where what ships goes."""
     audit: AuditConfig = field(default_factory=AuditConfig)
     """Settings of `stage: audit`, which stands before every reinforce step that does not switch it off."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
@@ -198,6 +228,8 @@ class RatchetConfig:
     """Settings of `stage: reinforce`."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     """Settings of `stage: evaluate`."""
+    gate: GateConfig = field(default_factory=GateConfig)
+    """Settings of `stage: gate`."""
     data: dict[str, Any] = field(default_factory=dict)
     """Data sources by name (DataConfig)."""
     reward: dict[str, Any] = field(default_factory=dict)

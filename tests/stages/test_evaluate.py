@@ -59,7 +59,7 @@ def test_all_models_answer_the_same_rows(context: Any, tiny: ModelRef) -> None:
     trained = run_sft(cfg, context("sft", data=data)).model
     suites = {
         "task": Suite(role=SuiteRole.task, rows=data["train"], rewards=REWARDS, max_new_tokens=4),
-        "kept": Suite(role=SuiteRole.guard, rows=data["gate"], rewards={**REWARDS, **TOLERANT}, max_new_tokens=4),
+        "kept": Suite(role=SuiteRole.general, rows=data["gate"], rewards={**REWARDS, **TOLERANT}, max_new_tokens=4),
     }
     models = {"start": trained, "baseline": tiny, "chain.sft": trained}
     result = run_evaluate(EvaluateConfig(n_samples=2), context("evaluate", models=models, suites=suites))
