@@ -29,7 +29,7 @@ def _task(comparison: "Comparison", min_gain: float) -> str:
     if comparison.outcome == "fail":
         return "worse than before" if comparison.high < 0 else f"the gain is surely below min_gain {min_gain:g}"
     if comparison.low > 0:
-        return f"better, but whether by min_gain {min_gain:g} {_rows(comparison)}"
+        return f"better, but by min_gain {min_gain:g}? {_rows(comparison)}"
     return _rows(comparison)
 
 
@@ -49,7 +49,8 @@ def _rows(comparison: "Comparison") -> str:
     more = f"about {_about(comparison.rows_needed)} would, if the {change} is real"
     if comparison.rows_needed is None:
         more = "more would hardly, at so small a difference"
-    return f"{comparison.rows:,} rows cannot tell; {more} (they show a change of {comparison.detectable:.3f} in 4 of 5 cases)"
+    power = f"they show a change of {comparison.detectable:.3f} in 4 of 5 cases"
+    return f"{comparison.rows:,} rows cannot tell; {more} ({power})"
 
 
 def _about(number: int | None) -> str:
