@@ -9,11 +9,10 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
 
 import numpy
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from conf.errors import UserError
 from conf.schema import SuiteRole
@@ -24,6 +23,7 @@ from stages.kept_replies import FILE
 from stages.models import evaluating
 from stages.rows import Row, read_rows
 from stages.samples import answer
+from stages.suite_scores import LoadedModel
 
 LONGEST = 32
 """Tokens of a reply that are looked at; they bound the disk space (4 bytes for each of the vocabulary, per token)."""
@@ -45,78 +45,67 @@ class Reply:
     tokens: list[int]
 
 
-class DriftMeter:
-    """Measures the drift of models that are in memory one after the other.
+def measure_drift(
+    label: str,
+    model: LoadedModel,
+    original: ModelRef,
+    rows: Mapping[str, Sequence[Row]],
+    cfg: ScoringConfig,
+    ctx: StageContext,
+) -> Drift:
+    """Measure how far a model is from the original.
 
-    KL(model || original) is an expectation over the model's own replies, so each model first draws one reply per prompt
+    KL(model || original) is an expectation over the model's own replies, so the model first draws one reply per prompt
     at temperature 1. Along a reply every position's divergence is computed over the whole vocabulary rather than from
     the one token that was drawn (Rao-Blackwellised: Amini, Vieira and Cotterell 2025, arXiv:2504.10637): unbiased as
-    well, with less variance, never negative, and 0 for the original itself. Until the original is in memory the model's
-    log-probabilities wait in a file without a name, which is gone when the process ends, however it does.
+    well, with less variance, never negative, and 0 for the original itself.
+
+    One model is in memory at a time: the model's log-probabilities wait for the original in a file without a name,
+    which is gone when the process ends, however it does.
+
+    Args:
+        label: Of the model, for progress.
+        model: The model; it is released.
+        original: What it is compared with.
+        rows: Prompts by suite (see `drift_rows`).
+        cfg: How many prompts are answered at once.
+        ctx: Where to work, the seed, the suites' limits, and whom to tell.
+
+    Raises:
+        UserError: The two have different vocabularies.
     """
-
-    def __init__(self, cfg: ScoringConfig, ctx: StageContext) -> None:
-        self.original = ctx.models.get("original", ctx.start.base)
-        self._ctx, self._batch_size = ctx, cfg.batch_size
-        self._rows = drift_rows(ctx.suites, cfg.drift_rows)
-        self._read: dict[str, tuple[list[Reply], IO[bytes]]] = {}
-
-    def __bool__(self) -> bool:
-        """Whether there are prompts to measure with."""
-        return bool(self._rows)
-
-    def read(self, label: str, ref: ModelRef, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Let a model reply to the prompts, and keep its distributions until `finish`."""
-        replies: list[Reply] = []
-        for suite, rows in self._rows.items():
-            replies += self._draw(label, suite, rows, ref, model, tokenizer)
-        file = tempfile.TemporaryFile(dir=self._ctx.out_dir)  # noqa: SIM115  (`finish` closes it)
+    if model.ref.identity == original.identity:
+        return Drift(0.0, 0.0)
+    replies = [reply for suite in rows for reply in _draw(label, model, suite, rows[suite], cfg, ctx)]
+    with tempfile.TemporaryFile(dir=ctx.out_dir) as file:
         for reply in replies:
-            numpy.save(file, log_probs(model, reply).numpy())
+            numpy.save(file, log_probs(model.model, reply).numpy())
+        model.release()
         file.seek(0)
-        self._read[label] = (replies, file)
+        base = LoadedModel(original, ctx.hardware)
+        sums = [divergence(torch.from_numpy(numpy.load(file)), log_probs(base.model, reply)) for reply in replies]
+        base.release()
+    return estimate(sums, [len(reply.tokens) for reply in replies])
 
-    def finish(self, original: PreTrainedModel) -> dict[str, Drift]:
-        """The drift of every model that was read; what was kept of them is let go.
 
-        Args:
-            original: The model that `self.original` refers to.
-
-        Raises:
-            UserError: It has another vocabulary than one of the models.
-        """
-        found = {}
-        for label, (replies, file) in self._read.items():
-            with file:
-                sums = [divergence(torch.from_numpy(numpy.load(file)), log_probs(original, reply)) for reply in replies]
-            found[label] = estimate(sums, [len(reply.tokens) for reply in replies])
-        self._read.clear()
-        return found
-
-    def _draw(
-        self,
-        label: str,
-        suite: str,
-        rows: Sequence[Row],
-        ref: ModelRef,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-    ) -> list[Reply]:
-        """One reply to each of a suite's prompts, from the model's own distribution."""
-        completions = answer(
-            model,
-            tokenizer,
-            ref,
-            rows,
-            max_new_tokens=min(self._ctx.suites[suite].max_new_tokens, LONGEST),
-            temperature=1.0,
-            batch_size=self._batch_size,
-            seed=self._ctx.seed,
-            progress=lambda done, total: self._ctx.progress(f"drift: {label}", done, total),
-            keep=self._ctx.out_dir / FILE,
-        )
-        prompts = [prompt_ids(tokenizer, ref.config, row) for row in rows]
-        return [Reply(prompt, list(replies[0].ids)) for prompt, replies in zip(prompts, completions, strict=True)]
+def _draw(
+    label: str, model: LoadedModel, suite: str, rows: Sequence[Row], cfg: ScoringConfig, ctx: StageContext
+) -> list[Reply]:
+    """One reply to each of a suite's prompts, from the model's own distribution."""
+    completions = answer(
+        model.model,
+        model.tokenizer,
+        model.ref,
+        rows,
+        max_new_tokens=min(ctx.suites[suite].max_new_tokens, LONGEST),
+        temperature=1.0,
+        batch_size=cfg.batch_size,
+        seed=ctx.seed,
+        progress=lambda done, total: ctx.progress(f"drift: {label}", done, total),
+        keep=ctx.out_dir / FILE,
+    )
+    prompts = [prompt_ids(model.tokenizer, model.ref.config, row) for row in rows]
+    return [Reply(prompt, list(replies[0].ids)) for prompt, replies in zip(prompts, completions, strict=True)]
 
 
 def drift_rows(suites: Mapping[str, Suite], limit: int) -> dict[str, list[Row]]:

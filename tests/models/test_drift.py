@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from conf.errors import UserError
 from conf.schema import SuiteRole
 from conf.sections import ScoringConfig
 from stages.contract import Hardware, ModelRef, StageContext, Suite
-from stages.drift import LONGEST, DriftMeter, Reply, divergence, drift_rows, estimate, log_probs
+from stages.drift import LONGEST, Reply, divergence, drift_rows, estimate, log_probs, measure_drift
 from stages.fold import load_folded
 from stages.generate import generate
 from stages.kept_replies import FILE
 from stages.models import load_tokenizer, stop_token_ids
-from stages.packed import pack
 from stages.rows import Row, write_rows
+from stages.suite_scores import LoadedModel
 
 NEW_TOKENS = 6
 PROMPTS = ["Name a colour.", "2+2?", "Say yes.", "Who wrote it?", "Is ice cold?"]
@@ -47,11 +48,14 @@ def context(tmp_path: Path, hardware: Hardware) -> Any:
 
 
 def measure(ctx: StageContext, rows: int, **models: ModelRef) -> dict[str, Any]:
-    """As `score_models` does it: one model in memory at a time."""
-    meter = DriftMeter(ScoringConfig(drift_rows=rows, batch_size=16), ctx)
-    for label, ref in models.items():
-        meter.read(label, ref, pack(load_folded(ref, ctx.hardware).model), load_tokenizer(ref))
-    return meter.finish(pack(load_folded(meter.original, ctx.hardware).model))
+    """The drift of every model on the first rows."""
+    cfg = ScoringConfig(batch_size=16)
+    chosen = drift_rows(ctx.suites, rows)
+    original = ctx.models.get("original", ctx.start.base)
+    return {
+        label: measure_drift(label, LoadedModel(ref, ctx.hardware), original, chosen, cfg, ctx)
+        for label, ref in models.items()
+    }
 
 
 def drawn(ref: ModelRef, model: Any, prompts: list[str], seed: int, samples: int = 1) -> list[Reply]:
@@ -122,6 +126,9 @@ def test_the_likeliest_tokens_are_the_samplers(chain: ModelRef, hardware: Hardwa
 
 def test_the_base_has_not_moved(tiny: ModelRef, context: Any) -> None:
     found = measure(context(tiny, PROMPTS), len(PROMPTS), base=tiny)["base"]
+    assert (found.mean, found.stderr) == (0.0, 0.0)
+    twin = replace(tiny, sha256="another file with the same weights")  # has to be computed
+    found = measure(context(twin, PROMPTS, original=tiny), len(PROMPTS), base=twin)["base"]
     assert (found.mean, found.stderr) == (0.0, 0.0)
 
 
