@@ -8,7 +8,8 @@ import inspect
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy
 import torch
@@ -17,9 +18,11 @@ from transformers import PreTrainedModel
 from conf.errors import UserError
 from conf.schema import SuiteRole
 from conf.sections import ScoringConfig
+from stages.cache import file_sha256
 from stages.chat import prompt_ids
-from stages.contract import ModelRef, StageContext, Suite
+from stages.contract import StageContext, Suite
 from stages.kept_replies import FILE
+from stages.kept_scores import KeptScores
 from stages.models import evaluating
 from stages.rows import Row, read_rows
 from stages.samples import answer
@@ -45,67 +48,85 @@ class Reply:
     tokens: list[int]
 
 
-def measure_drift(
-    label: str,
-    model: LoadedModel,
-    original: ModelRef,
-    rows: Mapping[str, Sequence[Row]],
-    cfg: ScoringConfig,
-    ctx: StageContext,
-) -> Drift:
-    """Measure how far a model is from the original.
+class DriftMeter:
+    """Measures how far models are from the original.
 
-    KL(model || original) is an expectation over the model's own replies, so the model first draws one reply per prompt
-    at temperature 1. Along a reply every position's divergence is computed over the whole vocabulary rather than from
-    the one token that was drawn (Rao-Blackwellised: Amini, Vieira and Cotterell 2025, arXiv:2504.10637): unbiased as
-    well, with less variance, never negative, and 0 for the original itself.
-
-    One model is in memory at a time: the model's log-probabilities wait for the original in a file without a name,
-    which is gone when the process ends, however it does.
-
-    Args:
-        label: Of the model, for progress.
-        model: The model; it is released.
-        original: What it is compared with.
-        rows: Prompts by suite (see `drift_rows`).
-        cfg: How many prompts are answered at once.
-        ctx: Where to work, the seed, the suites' limits, and whom to tell.
-
-    Raises:
-        UserError: The two have different vocabularies.
+    KL(model || original) is an expectation over the model's own replies, so a model first draws one reply per prompt at
+    temperature 1. Along a reply every position's divergence is computed over the whole vocabulary rather than from the
+    one token that was drawn (Rao-Blackwellised: Amini, Vieira and Cotterell 2025, arXiv:2504.10637): unbiased as well,
+    with less variance, never negative, and 0 for the original itself.
     """
-    if model.ref.identity == original.identity:
-        return Drift(0.0, 0.0)
-    replies = [reply for suite in rows for reply in _draw(label, model, suite, rows[suite], cfg, ctx)]
-    with tempfile.TemporaryFile(dir=ctx.out_dir) as file:
-        for reply in replies:
-            numpy.save(file, log_probs(model.model, reply).numpy())
-        model.release()
-        file.seek(0)
-        base = LoadedModel(original, ctx.hardware)
-        sums = [divergence(torch.from_numpy(numpy.load(file)), log_probs(base.model, reply)) for reply in replies]
-        base.release()
-    return estimate(sums, [len(reply.tokens) for reply in replies])
 
+    def __init__(self, cfg: ScoringConfig, ctx: StageContext) -> None:
+        self.original = ctx.models.get("original", ctx.start.base)
+        self._cfg, self._ctx = cfg, ctx
+        self._rows = drift_rows(ctx.suites, cfg.drift_rows)
+        known = all(ctx.suites[name].id for name in self._rows)
+        self._kept = KeptScores(ctx.scores if known else None)
 
-def _draw(
-    label: str, model: LoadedModel, suite: str, rows: Sequence[Row], cfg: ScoringConfig, ctx: StageContext
-) -> list[Reply]:
-    """One reply to each of a suite's prompts, from the model's own distribution."""
-    completions = answer(
-        model.model,
-        model.tokenizer,
-        model.ref,
-        rows,
-        max_new_tokens=min(ctx.suites[suite].max_new_tokens, LONGEST),
-        temperature=1.0,
-        batch_size=cfg.batch_size,
-        seed=ctx.seed,
-        progress=lambda done, total: ctx.progress(f"drift: {label}", done, total),
-        keep=ctx.out_dir / FILE,
-    )
-    prompts = [prompt_ids(model.tokenizer, model.ref.config, row) for row in rows]
-    return [Reply(prompt, list(replies[0].ids)) for prompt, replies in zip(prompts, completions, strict=True)]
+    def __bool__(self) -> bool:
+        """Whether there are prompts to measure with."""
+        return bool(self._rows)
+
+    def measure(self, model: LoadedModel, label: str) -> Drift:
+        """The drift of a model, which is not in memory any more afterwards; what is kept of it is not computed again.
+
+        Raises:
+            UserError: It has another vocabulary than the original.
+        """
+        key = {
+            "original": self.original.identity,
+            "prompts": [[self._ctx.suites[name].id, len(rows)] for name, rows in self._rows.items()],
+            "batch_size": self._cfg.batch_size,
+            "seed": self._ctx.seed,
+            "code": file_sha256(Path(__file__)),  # of all else, the suites' ids tell
+            **model.key,
+        }
+        what, count = f"drift: {label}", sum(map(len, self._rows.values()))
+
+        def on_wait() -> None:
+            self._ctx.progress(f"{what}, waiting for another process", 0, count)
+
+        return Drift(**self._kept.get(key, lambda: asdict(self._measure(model, what)), on_wait))
+
+    def _measure(self, model: LoadedModel, what: str) -> Drift:
+        """One model is in memory at a time.
+
+        The model's log-probabilities wait for the original's in a file without a name, which is gone when the process
+        ends, however it does.
+        """
+        if model.ref.identity == self.original.identity:
+            return Drift(0.0, 0.0)
+        replies = [reply for suite in self._rows for reply in self._draw(model, suite, what)]
+        with tempfile.TemporaryFile(dir=self._ctx.out_dir) as file:
+            for reply in replies:
+                numpy.save(file, log_probs(model.model, reply).numpy())
+            model.release()
+            file.seek(0)
+            original = LoadedModel(self.original, self._ctx.hardware)
+            sums = [
+                divergence(torch.from_numpy(numpy.load(file)), log_probs(original.model, reply)) for reply in replies
+            ]
+            original.release()
+        return estimate(sums, [len(reply.tokens) for reply in replies])
+
+    def _draw(self, model: LoadedModel, suite: str, what: str) -> list[Reply]:
+        """One reply to each of a suite's prompts, from the model's own distribution."""
+        rows = self._rows[suite]
+        completions = answer(
+            model.model,
+            model.tokenizer,
+            model.ref,
+            rows,
+            max_new_tokens=min(self._ctx.suites[suite].max_new_tokens, LONGEST),
+            temperature=1.0,
+            batch_size=self._cfg.batch_size,
+            seed=self._ctx.seed,
+            progress=lambda done, total: self._ctx.progress(what, done, total),
+            keep=self._ctx.out_dir / FILE,
+        )
+        prompts = [prompt_ids(model.tokenizer, model.ref.config, row) for row in rows]
+        return [Reply(prompt, list(replies[0].ids)) for prompt, replies in zip(prompts, completions, strict=True)]
 
 
 def drift_rows(suites: Mapping[str, Suite], limit: int) -> dict[str, list[Row]]:

@@ -10,15 +10,17 @@ import pytest
 import torch
 
 from conf.errors import UserError
+from conf.rewards import load_rewards
 from conf.schema import SuiteRole
 from conf.sections import ScoringConfig
 from stages.contract import Hardware, ModelRef, StageContext, Suite
-from stages.drift import LONGEST, Reply, divergence, drift_rows, estimate, log_probs, measure_drift
+from stages.drift import LONGEST, Drift, DriftMeter, Reply, divergence, drift_rows, estimate, log_probs
 from stages.fold import load_folded
 from stages.generate import generate
 from stages.kept_replies import FILE
 from stages.models import load_tokenizer, stop_token_ids
 from stages.rows import Row, write_rows
+from stages.scores import score_models
 from stages.suite_scores import LoadedModel
 
 NEW_TOKENS = 6
@@ -49,13 +51,8 @@ def context(tmp_path: Path, hardware: Hardware) -> Any:
 
 def measure(ctx: StageContext, rows: int, **models: ModelRef) -> dict[str, Any]:
     """The drift of every model on the first rows."""
-    cfg = ScoringConfig(batch_size=16)
-    chosen = drift_rows(ctx.suites, rows)
-    original = ctx.models.get("original", ctx.start.base)
-    return {
-        label: measure_drift(label, LoadedModel(ref, ctx.hardware), original, chosen, cfg, ctx)
-        for label, ref in models.items()
-    }
+    meter = DriftMeter(ScoringConfig(drift_rows=rows, batch_size=16), ctx)
+    return {label: meter.measure(LoadedModel(ref, ctx.hardware), label) for label, ref in models.items()}
 
 
 def drawn(ref: ModelRef, model: Any, prompts: list[str], seed: int, samples: int = 1) -> list[Reply]:
@@ -97,11 +94,11 @@ def test_both_models_in_memory_say_the_same(chain: ModelRef, tiny: ModelRef, har
 
 
 def test_many_plain_samples_say_the_same(chain: ModelRef, tiny: ModelRef, hardware: Hardware, context: Any) -> None:
-    rows = 20 * PROMPTS
+    rows = 10 * PROMPTS
     found = measure(context(chain, rows), len(rows), chain=chain)["chain"]
     own, original = load_folded(chain, hardware).model, load_folded(tiny, hardware).model
     sums, lengths = [], []
-    for reply in drawn(chain, own, PROMPTS, seed=11, samples=80):
+    for reply in drawn(chain, own, PROMPTS, seed=11, samples=40):
         tokens = torch.tensor(reply.tokens)[:, None]
         ratio = [log_probs(model, reply).gather(1, tokens).sum() for model in (own, original)]
         sums.append(float(ratio[0] - ratio[1]))
@@ -187,3 +184,25 @@ def test_long_replies_are_cut(chain: ModelRef, tmp_path: Path, hardware: Hardwar
     measure(ctx, 1, chain=chain)
     kept = json.loads((tmp_path / FILE).read_text())
     assert [len(reply) for reply in kept["replies"]] == [LONGEST]
+
+
+def test_what_is_known_is_not_measured_again(chain: ModelRef, tiny: ModelRef, context: Any, tmp_path: Path) -> None:
+    done: list[str] = []
+    ctx = context(chain, PROMPTS, original=tiny)
+    ctx = replace(ctx, scores=tmp_path / "scores", progress=lambda what, *_: done.append(what))
+    suite = replace(
+        ctx.suites["general"], id="general", rewards=load_rewards({"exact": {"type": "regex", "pattern": "a"}})
+    )
+    models = {"base": tiny, "chain": chain}
+    cfg = ScoringConfig(recheck=0)
+    first = score_models(models, cfg, replace(ctx, suites={"general": suite}))
+    assert first.drift["base"] == Drift(0.0, 0.0)
+    assert first.drift["chain"].mean > 0.1
+    assert "drift: chain" in done
+    done.clear()
+    again = score_models({"other": chain}, cfg, replace(ctx, suites={"renamed": suite}))
+    assert (again.drift["other"], done) == (first.drift["chain"], [])
+    other = score_models({"chain": chain}, replace(cfg, drift_rows=2), replace(ctx, suites={"general": suite}))
+    assert other.drift["chain"] != first.drift["chain"]
+    assert set(done) == {"drift: chain"}
+    assert not score_models(models, cfg, replace(ctx, suites={"task": replace(suite, role=SuiteRole.task)})).drift
