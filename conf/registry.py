@@ -21,8 +21,8 @@ class RegistryConfig:
 
     def __post_init__(self) -> None:
         """Refuse a name that MLflow does not take, and a fallback that is no model."""
-        if not self.name.strip() or set(self.name) & set("/:@"):
-            raise ConfigError(f"name: {self.name!r} cannot name a registered model; leave out / : and @")
+        if not self.name.strip() or set(self.name) & set("/:@'"):
+            raise ConfigError(f"name: {self.name!r} cannot name a registered model; leave out / : @ and quotes")
         if not re.fullmatch("base|run/.+", self.fallback):
             raise ConfigError(f"fallback: expected base or run/<id>, got {self.fallback!r}")
 
