@@ -67,9 +67,8 @@ class Aliases:
         found = self._ask(lambda: self._registry(name).named(where))
         if found is None and model.fallback is None:
             raise UserError(f"model.id: there is no {model.id} yet; model.fallback names the base model until there is")
-        self._asked[model.id] = (
-            str(found) if found else f"{model.fallback} (model.fallback; there is no {name}@{where} yet)"
-        )
+        instead = f"{model.fallback} (model.fallback; there is none in {name} yet)"
+        self._asked[model.id] = str(found) if found else instead
         return found
 
     @cached_property

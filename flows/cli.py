@@ -150,6 +150,9 @@ def _registry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: as for a run)")
 
 
+_PERSON = (_reason, _registry, _runs_dir, _json)
+"""Options of what a person does with the registry."""
+
 _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "run": ("run a pipeline, or sweep over several", (_overrides, _multirun, _detach, _json)),
     "plan": ("print the steps, what is cached and what would run", (_overrides, _json)),
@@ -163,10 +166,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "progress": ("print what a step logged", (_run, _runs_dir, _json)),
     "generate": ("answer a prompt with the model a run left", (_run, _generate, _runs_dir)),
     "compare": ("put runs side by side", (_several_runs, _runs_dir, _json)),
-    "promote": (
-        "make a run's model the champion without a gate",
-        (_run, _reason, _anchor, _registry, _runs_dir, _json),
-    ),
-    "rollback": ("make the previous champion the champion again", (_reason, _registry, _runs_dir, _json)),
+    "promote": ("make a run's model the champion, whatever its gate said", (_run, _anchor, *_PERSON)),
+    "rollback": ("make the previous champion the champion again", _PERSON),
     "export": ("write the folded model for plain transformers", (_run, _out, _runs_dir)),
 }

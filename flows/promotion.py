@@ -21,7 +21,7 @@ from flows.registration import Candidate, register
 from flows.registry import IDENTITY, Registry, Version
 from flows.shipping import MLFLOW_ERRORS
 from flows.store import Entry
-from flows.tracking import Tracker, first_line
+from flows.tracking import Tracker, first_line, tracking_uri
 from stages.contract import Hardware
 
 
@@ -57,16 +57,12 @@ def promote(
     registry = Registry(tracker.uri, name)
     gate = next(iter(gates_of(model, runs_dir)), None)
     said = _verdict(gate)
+    device = replace(hardware, dtype=model.dtype)
     with _holding(registry):
         made = registry.tagged(IDENTITY, model.identity)
         before = registry.aliases().get("champion")
-        version = (
-            made[0]
-            if made
-            else register(
-                registry, tracker, _candidate(found, gate, runs_dir), replace(hardware, dtype=model.dtype), runs_dir
-            )
-        )
+        new = _candidate(found, gate, runs_dir)
+        version = made[0] if made else register(registry, tracker, new, device, runs_dir)
         _write_down(registry, version, "promoted", f"{reason} ({said})")
         registry.promote(version)
         if anchor:
@@ -91,12 +87,13 @@ def rollback(runs_dir: Path, tracking: TrackingConfig, name: str, reason: str) -
     Raises:
         UserError: There is no previous champion, or MLflow cannot be used.
     """
-    registry = Registry(Tracker(replace(tracking, required=True), runs_dir, _say).uri, name)
+    registry = Registry(tracking_uri(tracking, runs_dir), name)
+    with _clear_errors(registry):
+        registry.require_previous()  # before anything is made, a lock included
     with _holding(registry):
-        found = registry.aliases()
-        if "previous" in found:
-            _write_down(registry, found["champion"], "rolled back", reason)
-        withdrawn, champion = registry.rollback()
+        withdrawn, _ = registry.require_previous()
+        _write_down(registry, withdrawn, "rolled back", reason)
+        champion = registry.rollback()
         anchor = registry.aliases()["anchor"]
     still = f"; the anchor still is version {anchor.number}" if anchor.number == withdrawn.number else ""
     return {
@@ -141,12 +138,22 @@ def _who() -> str:
 
 
 @contextmanager
-def _holding(registry: Registry) -> Iterator[None]:
-    """Hold the registry, and tell in one line what is wrong with MLflow.
+def _clear_errors(registry: Registry) -> Iterator[None]:
+    """Tell in one line what is wrong with MLflow.
 
     Raises:
-        UserError: MLflow cannot be used.
+        UserError: It cannot be used.
     """
+    try:
+        yield
+    except MLFLOW_ERRORS as error:
+        registry.forget()
+        raise UserError(f"cannot use MLflow at {registry.uri} ({first_line(error)})") from error
+
+
+@contextmanager
+def _holding(registry: Registry) -> Iterator[None]:
+    """Hold the registry against others, and wait for them."""
     told: list[str] = []
 
     def on_wait() -> None:
@@ -154,12 +161,8 @@ def _holding(registry: Registry) -> Iterator[None]:
             told.append(f"waiting for another process, which ships as {registry.name}")
             _say(told[0])
 
-    try:
-        with registry.locked(on_wait):
-            yield
-    except MLFLOW_ERRORS as error:
-        registry.forget()
-        raise UserError(f"cannot use MLflow at {registry.uri} ({first_line(error)})") from error
+    with _clear_errors(registry), registry.locked(on_wait):
+        yield
 
 
 def _say(line: str) -> None:

@@ -26,7 +26,7 @@ from flows.tracking import forget_database, requests_within
 from stages.cache import cache_dir, make_once
 
 ID, IDENTITY, STATE, REPLACES = "ratchet.id", "ratchet.identity", "ratchet.state", "ratchet.replaces"
-"""Tags of a version: what it was registered for, which weights it has, how it stands, and which champion it replaced."""
+"""Tags of a version: what it was registered for, its weights, how it stands, and the champion that it replaced."""
 CANDIDATE, SHIPPED, WITHDRAWN = "candidate", "shipped", "withdrawn"
 """How a version stands: no alias has pointed to it yet, `champion` has, a person has taken that back."""
 
@@ -155,8 +155,8 @@ class Registry:
         self._point(_CHAMPION, version)
         self._settle()
 
-    def rollback(self) -> tuple[Version, Version]:
-        """Make the previous champion the champion again; returns the one that is withdrawn, and the other.
+    def require_previous(self) -> tuple[Version, Version]:
+        """The champion and the previous one.
 
         Raises:
             UserError: There is no previous one.
@@ -165,10 +165,19 @@ class Registry:
         if _PREVIOUS not in found:
             only = f"{found[_CHAMPION]} is the first champion" if found else f"nothing has shipped as {self.name}"
             raise UserError(f"rollback: {only}, so there is none to go back to; `ratchet promote RUN` ships another")
-        self.tag(found[_CHAMPION], STATE, WITHDRAWN)
-        self._point(_CHAMPION, found[_PREVIOUS])
-        self._settle()
         return found[_CHAMPION], found[_PREVIOUS]
+
+    def rollback(self) -> Version:
+        """Make the previous champion the champion again, and withdraw the present one; with the lock held.
+
+        Raises:
+            UserError: There is no previous one.
+        """
+        champion, previous = self.require_previous()
+        self.tag(champion, STATE, WITHDRAWN)
+        self._point(_CHAMPION, previous)
+        self._settle()
+        return previous
 
     def pin_anchor(self, version: Version) -> None:
         """Make a version the anchor."""
@@ -197,7 +206,8 @@ class Registry:
         key = sha256(f"{self.uri} {version.source}".encode()).hexdigest()[:16]
 
         def download(draft: Path) -> None:
-            download_artifacts(f"{version.source}/model", dst_path=str(draft), tracking_uri=self.uri)
+            with requests_within(120):
+                download_artifacts(f"{version.source}/model", dst_path=str(draft), tracking_uri=self.uri)
 
         return make_once(cache_dir() / "registry" / f"{version.name}-{version.number}-{key}", download) / "model"
 

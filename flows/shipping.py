@@ -67,9 +67,8 @@ def _ship(run: "PipelineRun", inputs: StepInputs, result: StageResult, registry:
         return "ship", f"{made} is the champion" if made == champion else f"{made} has shipped; now it is {champion}"
     if refusal := _outdated(run, inputs, registry):
         return "inconclusive", refusal
-    version = register(
-        registry, run.mirror.tracker, _candidate(run, inputs, result), run.workspace.hardware, run.workspace.runs_dir
-    )
+    candidate, place = _candidate(run, inputs, result), run.workspace
+    version = register(registry, run.mirror.tracker, candidate, place.hardware, place.runs_dir)
     if refusal := _outdated(run, inputs, registry):  # another machine's lock is not ours
         return "inconclusive", refusal
     before = registry.aliases().get("champion")
@@ -107,13 +106,8 @@ def _outdated(run: "PipelineRun", inputs: StepInputs, registry: Registry) -> str
     version = aliases.version(edge) if edge in ALIASES else aliases.base_version if edge == BASE else None
     if version and (version.name, version.number) == (champion.name, champion.number):
         return None
-    compared = (
-        f"version {version.number}"
-        if version
-        else edge
-        if edge not in ALIASES
-        else run.config.sections.registry.fallback
-    )
+    stand_in = run.config.sections.registry.fallback if edge in ALIASES else edge
+    compared = f"version {version.number}" if version else stand_in
     again = "run again" if edge == "champion" else "set its baseline to champion and run again"
     return (
         f"not shipped: the champion is {champion}, and this was compared with {compared}; {again}, scores that are "
