@@ -141,7 +141,7 @@ class Workspace:
             UserError: The source cannot be read or used; names file, row and column.
         """
         folder = self.store.root / f"data-{digest(self._source_id(source))}"
-        return prepare_once(self.config.data[source], self.config.sections.held_out, folder, self.base_dir)
+        return prepare_once(self.config.data[source], self._held_out(source), folder, self.base_dir)
 
     def sources(self) -> list[str]:
         """The data sources the pipeline reads, each once."""
@@ -298,7 +298,12 @@ class Workspace:
 
     def _source_id(self, source: str) -> dict[str, Any]:
         identity = data_identity(self.config.data[source], self.base_dir)
-        return {"source": identity, "held_out": self.config.sections.held_out}
+        return {"source": identity, "held_out": self._held_out(source)}
+
+    def _held_out(self, source: str) -> float:
+        """The share of a source's prompts that is held out: its own, else the run's."""
+        own = self.config.data[source].held_out
+        return self.config.sections.held_out if own is None else own
 
     def _suite_id(self, suite: SuiteConfig) -> dict[str, Any]:
         """What of a suite counts: not what its data source and its reward set are called."""
