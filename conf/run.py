@@ -129,6 +129,17 @@ def _check_names(config: RunConfig) -> None:
     for name, suite_config in config.suites.items():
         _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
         _check_name(suite_config.reward, config.rewards, f"suite.{name}.reward", "reward")
+        if suite_config.information is not None:
+            _check_name(suite_config.information, config.rewards, f"suite.{name}.information", "reward")
+    _check_gates(config)
+
+
+def _check_gates(config: RunConfig) -> None:
+    """A gate looks at what must get better, too."""
+    for name, step in config.steps.items():
+        suites = [config.suites[suite] for suite in step.suites or config.suites]
+        if step.stage == "gate" and all(suite.role.guards for suite in suites):
+            raise ConfigError(f"pipeline.{name}: a gate needs a suite with role: task, which must get better")
 
 
 def _check_success(name: str, config: RunConfig) -> None:

@@ -1,6 +1,6 @@
 """What a run came to, as a person reads it: the steps with their times, and one table of the evaluation's scores."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flows.console import clock
@@ -8,6 +8,17 @@ from stages.table import table
 
 EXIT_CODES = {None: 0, "ship": 0, "hold": 3, "inconclusive": 4, "stop": 5}
 """Exit code of a completed run by its verdict."""
+
+VERDICTS = {"ship": "Shipped", "hold": "Held", "inconclusive": "Inconclusive"}
+"""What Prefect calls the completed state of a gate, and of a run that ended at one."""
+
+
+def worst(verdicts: Iterable[str | None]) -> str | None:
+    """The verdict of a run from those of its steps: with several gates, that of the one that went worst."""
+    return max((verdict for verdict in verdicts if verdict in EXIT_CODES), key=_BADNESS.index, default=None)
+
+
+_BADNESS = (None, "ship", "inconclusive", "hold", "stop")
 
 
 _MAIN = {
@@ -23,6 +34,9 @@ def outcome_text(record: Mapping[str, Any]) -> str:
     parts = reports if len(reports) == 1 and reports[0] else [table(step_rows(record))]
     if record["verdict"] == "stop" and len(reports) > 1:
         parts.append(f"Stopped by {_last_done(record)}, whose report says why.")
+    if record["verdict"] in VERDICTS:
+        gates = [name for name, step in record["steps"].items() if step["stage"] == "gate" and step["report"]]
+        parts.append(f"{VERDICTS[record['verdict']]}: the report of {', '.join(gates)} says why.")
     scores = score_rows(record)
     if scores:
         parts.append(table(scores))

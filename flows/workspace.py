@@ -97,6 +97,18 @@ class Workspace:
         """Whether a step is to be done: always, but for a detour, which a probe before it must have asked for."""
         return not self.askers(name) or bool(self._asking(name, results))
 
+    def held_by(self, name: str, results: Mapping[str, StageResult]) -> str | None:
+        """The gate that keeps a step from being done: one that did not ship, and that the step needs, by itself or not.
+
+        A gate that stands at the end of its branch keeps nothing from being done.
+        """
+        for need in self.config.steps[name].needs():
+            held = need in results and results[need].verdict in ("hold", "inconclusive")
+            gate = need if held else self.held_by(need, results)
+            if gate:
+                return gate
+        return None
+
     def finish(self, name: str, result: StageResult, results: dict[str, StageResult]) -> None:
         """Take a step's result down; a probe that asked for the step as its detour hands on the detour's model."""
         results[name] = replace(result, model=self._ours(result.model))
@@ -175,6 +187,10 @@ class Workspace:
                 rewards=self.config.rewards[suite.reward],
                 max_rows=suite.max_rows,
                 max_new_tokens=suite.max_new_tokens,
+                tolerance=suite.tolerance,
+                information=self.config.rewards[suite.information] if suite.information else {},
+                samples=suite.samples,
+                temperature=suite.temperature,
             )
             for name, suite in suites.items()
         }
@@ -195,8 +211,9 @@ class Workspace:
     def _models(self, name: str, results: Mapping[str, StageResult]) -> dict[str, ModelRef]:
         step = self.config.steps[name]
         models = {"start": self._model(step.start, results)}
-        if step.baseline:
-            models["baseline"] = self._model(step.baseline, results)
+        for label, edge in (("baseline", step.baseline), ("anchor", step.anchor)):
+            if edge:
+                models[label] = self._model(edge, results)
         for other in self._ancestors(name):
             models[f"chain.{other}"] = results[other].model
         for other in step.models:

@@ -49,6 +49,8 @@ def _state(
     workspace: Workspace, name: str, results: dict[str, StageResult], records: Sequence[Mapping[str, Any]]
 ) -> tuple[str, str, list[str]]:
     """A step's state, its place in the store if that is known, and why it has to run."""
+    if gate := workspace.held_by(name, results):
+        return f"not run, {gate} holds", "", []
     if not workspace.is_due(name, results):
         return f"run, if {', '.join(workspace.askers(name))} asks", "", []
     stops = [other for other, result in results.items() if result.verdict == "stop"]
