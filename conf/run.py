@@ -127,11 +127,14 @@ def _check_names(config: RunConfig) -> None:
         if step.reward is not None:
             _check_success(name, config)
     for name, suite_config in config.suites.items():
-        _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
-        _check_name(suite_config.reward, config.rewards, f"suite.{name}.reward", "reward")
-        if suite_config.information is not None:
-            _check_name(suite_config.information, config.rewards, f"suite.{name}.information", "reward")
+        if suite_config.data is not None:
+            _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
+        for key in ("reward", "information"):
+            rewards = getattr(suite_config, key)
+            if rewards is not None:
+                _check_name(rewards, config.rewards, f"suite.{name}.{key}", "reward")
     _check_gates(config)
+    _check_judges(config)
 
 
 def _check_gates(config: RunConfig) -> None:
@@ -140,6 +143,17 @@ def _check_gates(config: RunConfig) -> None:
         suites = [config.suites[suite] for suite in step.suites or config.suites]
         if step.stage == "gate" and all(suite.role.guards for suite in suites):
             raise ConfigError(f"pipeline.{name}: a gate needs a suite with role: task, which must get better")
+
+
+def _check_judges(config: RunConfig) -> None:
+    """A judge has the baseline's reply to compare with."""
+    for name, step in config.steps.items():
+        judged = [suite for suite in step.suites or config.suites if config.suites[suite].judge]
+        if "suites" in STAGES[step.stage].needs and judged and step.baseline is None:
+            raise ConfigError(
+                f"pipeline.{name}: suite {judged[0]!r} has a judge, which compares with the replies of a baseline; "
+                "name one, e.g. baseline: base"
+            )
 
 
 def _check_success(name: str, config: RunConfig) -> None:
