@@ -52,7 +52,9 @@ class Endpoint:
         self._key = _key(where, config)
         self._open = urllib.request.build_opener(_NoRedirects).open
         self._ended = threading.Event()
-        self._answers = KeptAnswers(folder, {"url": config.endpoint, "model": config.model, "tokens": config.max_tokens})
+        self._answers = KeptAnswers(
+            folder, {"url": config.endpoint, "model": config.model, "tokens": config.max_tokens}
+        )
 
     def check(self) -> None:
         """See that something answers at the address, and takes the key; nothing is asked.
@@ -190,7 +192,9 @@ def _key(where: str, config: JudgeConfig) -> str | None:
         return None
     key = os.environ.get(config.api_key_env, "").strip()
     if not key:
-        raise UserError(f"{where}.api_key_env: the environment has no {config.api_key_env}; export the key under that name")
+        raise UserError(
+            f"{where}.api_key_env: the environment has no {config.api_key_env}; export the key under that name"
+        )
     return key
 
 

@@ -1,12 +1,12 @@
-"""Tasks of lm-evaluation-harness as a suite: its own metrics, row by row, of a model that is already loaded.
+"""Tasks of lm-evaluation-harness as a suite: which they are, whether they can be used, and what determines them.
 
-The harness loads the tasks, writes the prompts and scores the replies; what comes back is one score per row, in an
-order that is the same for every model. It is an extra, and slow to import: only functions that need it do.
+lm-eval is an extra, and slow to import: only functions that need it do. `stages.harness_scores` scores models on them.
 """
 
 import contextlib
 import difflib
 import io
+import itertools
 import random
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -17,10 +17,13 @@ from conf.errors import UserError
 from conf.loader import dump
 from conf.suites import LmEvalConfig
 from rewards.sources import files_of, resolve
-from stages.cache import file_sha256
+from stages.cache import file_sha256, make_once
+from stages.rows import Row, write_rows
 
 FEWSHOT_SEED = 1234
 """lm-eval's own default: which examples stand in front of a question."""
+
+_ROWS = "rows.jsonl"
 
 
 def harness_identity(name: str, config: LmEvalConfig, folder: Path) -> dict[str, Any]:
@@ -37,27 +40,53 @@ def harness_identity(name: str, config: LmEvalConfig, folder: Path) -> dict[str,
     return {**settings, "files": files, "lm-eval": _version(name)}
 
 
-def check_harness(name: str, config: LmEvalConfig, folder: Path) -> None:
-    """Load the tasks of a suite, to see that they can be had and give a score per row.
+def prepare_tasks(name: str, config: LmEvalConfig, target: Path, folder: Path) -> Path:
+    """Write the rows of the tasks into a folder of their own, unless they are there; returns the file.
+
+    The tasks are loaded for that, to see that they can be had and give a score per row.
+
+    Args:
+        name: Of the suite.
+        config: Its tasks.
+        target: The folder; its name is unique to the content.
+        folder: What a relative `include_path` is relative to.
 
     Raises:
         UserError: Names the suite, the task and what would be right.
     """
-    root = _include_path(name, config, folder)
-    for task_name, task in load_tasks(name, config, folder).items():
-        where = f"suite.{name}.lm_eval: task {task_name!r}"
-        if getattr(task, "UNSAFE_CODE", False):
-            raise UserError(f"{where} runs code that the model writes, unprotected; take a suite with reward command")
-        metric, _ = _metric(where, task, config)
-        if not task.higher_is_better().get(metric, True):
+
+    def make(draft: Path) -> None:
+        tasks = load_tasks(name, config, folder)
+        for task_name, task in tasks.items():
+            _check(f"suite.{name}.lm_eval: task {task_name!r}", task, config, _include_path(name, config, folder))
+        write_rows(draft / _ROWS, (row for each in tasks for row in _rows(each, tasks[each], config.limit)))
+
+    return make_once(target, make, lambda made: (made / _ROWS).is_file()) / _ROWS
+
+
+def _rows(name: str, task: Any, limit: int | None) -> Iterator[Row]:
+    """A task's rows as a person should see them; what the model is asked, lm-eval writes."""
+    for number, document in itertools.islice(enumerate(task.eval_docs), limit):
+        target = task.doc_to_target(document)
+        if isinstance(target, int) and task.get_config("doc_to_choice") is not None:
+            choices = task.doc_to_choice(document)
+            target = choices[target] if 0 <= target < len(choices) else target
+        yield Row(place=f"{name}, row {number + 1}", prompt=str(task.doc_to_text(document)), reference=str(target))
+
+
+def _check(where: str, task: Any, config: LmEvalConfig, root: Path | None) -> None:
+    if getattr(task, "UNSAFE_CODE", False):
+        raise UserError(
+            f"{where} runs code that the model writes, unprotected; take a suite with a reward of type command"
+        )
+    metric, _ = row_metric(where, task, config)
+    if not task.higher_is_better().get(metric, True):
+        raise UserError(f"{where}: a lower {metric} is better, but a suite's score must be better when it is higher")
+    for file in _data_files(task):
+        if root is None or not file.resolve().is_relative_to(root):
             raise UserError(
-                f"{where}: a lower {metric} is better, and a suite's score must be better when it is higher"
+                f"{where} reads {file}; put it below lm_eval.include_path, so that a change of it is noticed"
             )
-        for file in _data_files(task):
-            if root is None or not file.resolve().is_relative_to(root):
-                raise UserError(
-                    f"{where} reads {file}; put it below lm_eval.include_path, so that a change of it is noticed"
-                )
 
 
 def load_tasks(name: str, config: LmEvalConfig, folder: Path | None = None) -> dict[str, Any]:
@@ -78,7 +107,7 @@ def load_tasks(name: str, config: LmEvalConfig, folder: Path | None = None) -> d
             close = difflib.get_close_matches(task, manager.all_tasks, n=3)
             hint = f"did you mean {', '.join(close)}?" if close else "`lm-eval ls tasks` lists those it comes with"
             raise UserError(f"suite.{name}.lm_eval.tasks: there is no task {task!r}; {hint}")
-    with _alone():
+    with alone():
         try:
             tasks: dict[str, Any] = manager.load(list(config.tasks))["tasks"]
         except Exception as error:  # of the hub, of the data, of code that belongs to a task
@@ -99,67 +128,7 @@ def _set_fewshot(task: Any, asked: int | None) -> None:
     task.set_fewshot_seed(seed=FEWSHOT_SEED)
 
 
-def harness_rows(
-    model: Any, name: str, config: LmEvalConfig, batch_size: int, first: int | None = None
-) -> list[dict[str, Any]]:
-    """Have a model do the tasks.
-
-    Args:
-        model: The model (`stages.suite_scores.LoadedModel`).
-        name: Of the suite.
-        config: Its tasks.
-        batch_size: Of lm-eval.
-        first: Do only the first rows of the suite.
-
-    Returns:
-        For every row the fields of `RowScore`, but for the names of suite and model: the tasks one after the other.
-        The completion of a question with choices is the likeliest one.
-
-    Raises:
-        UserError: A metric gives no number per row.
-    """
-    tasks = load_tasks(name, config)
-    rows = _chosen_rows(tasks, config.limit, first)
-    with _alone():
-        from lm_eval.evaluator import evaluate
-        from lm_eval.models.huggingface import HFLM
-
-        backend = HFLM(
-            pretrained=model.model,
-            tokenizer=model.tokenizer,
-            batch_size=batch_size,
-            chat_template_args=model.ref.config.chat_template_kwargs,
-        )
-        result = evaluate(
-            backend,
-            {"tasks": {task: tasks[task] for task in rows}},
-            samples=rows,
-            bootstrap_iters=0,
-            apply_chat_template=config.apply_chat_template,
-            fewshot_as_multiturn=True,
-        )
-    scored = []
-    for task in rows:
-        where = f"suite.{name}.lm_eval: task {task!r}"
-        metric, chosen = _metric(where, tasks[task], config)
-        logged = [sample for sample in result["samples"][task] if sample["filter"] == chosen]
-        scored += [_row(where, sample, metric, model.tokenizer) for sample in logged]
-    return [{"row": number, "sample": 0, **row} for number, row in enumerate(scored)]
-
-
-def _chosen_rows(tasks: Mapping[str, Any], limit: int | None, first: int | None) -> dict[str, range]:
-    """The rows of every task that has some."""
-    chosen: dict[str, range] = {}
-    left = first
-    for name, task in tasks.items():
-        count = min(count for count in (len(task.eval_docs), limit, left) if count is not None)
-        if count:
-            chosen[name] = range(count)
-        left = None if left is None else left - count
-    return chosen
-
-
-def _metric(where: str, task: Any, config: LmEvalConfig) -> tuple[str, str]:
+def row_metric(where: str, task: Any, config: LmEvalConfig) -> tuple[str, str]:
     """The metric of a task that scores a row, and the filter of the replies that it looks at."""
     metrics = list(task.aggregation())
     filters = [each.name for each in getattr(task, "_filters", [])] or ["none"]
@@ -168,39 +137,6 @@ def _metric(where: str, task: Any, config: LmEvalConfig) -> tuple[str, str]:
         known = [f"{one},{other}" if len(filters) > 1 else one for one in metrics for other in filters]
         raise UserError(f"{where} has no metric {config.metric!r}; it has {', '.join(known)}")
     return metric, chosen or filters[0]
-
-
-def _row(where: str, sample: Mapping[str, Any], metric: str, tokenizer: Any) -> dict[str, Any]:
-    """One logged sample of lm-eval."""
-    values = {key: float(sample[key]) for key in sample["metrics"] if _is_number(sample[key])}
-    if metric not in values:
-        others = f"; per row it has {', '.join(values)}" if values else ""
-        raise UserError(f"{where}: metric {metric!r} is of all rows together{others}")
-    completion = _completion(sample)
-    return {
-        "score": values[metric],
-        "values": values,
-        "errors": {},
-        "completion": completion,
-        "tokens": len(tokenizer(completion, add_special_tokens=False)["input_ids"]),
-        "characters": len(completion),
-        "truncated": False,
-        "prompt_tokens": len(tokenizer(sample["arguments"][0][0], add_special_tokens=False)["input_ids"]),
-    }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or (hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0)
-
-
-def _completion(sample: Mapping[str, Any]) -> str:
-    """What the model wrote; of several choices the likeliest."""
-    replies = [replies[0] for replies in sample["resps"]]
-    if isinstance(replies[0], str):
-        return replies[0]
-    likeliest = max(range(len(replies)), key=lambda index: replies[index][0])
-    arguments = sample["arguments"][likeliest]
-    return str(arguments[1]) if len(arguments) > 1 else ""
 
 
 def _data_files(task: Any) -> Iterator[Path]:
@@ -233,7 +169,7 @@ def _version(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Let lm-eval show no progress bars of its own, and leave the random state as it is found."""
     import numpy
     import torch
