@@ -57,6 +57,10 @@ def load_rewards(values: Any, where: str = "reward") -> dict[str, RewardConfig]:
         key = f"{where}.{name}"
         _check_name(str(name), rewards, key)
         kind = settings.get("type") if isinstance(settings, Mapping) else None
+        if kind == "judge":
+            raise ConfigError(
+                f"{key}: a judge is no reward: nothing is trained on it; it scores a suite (suite.<name>.judge)"
+            )
         if not isinstance(kind, str) or kind not in TYPES:
             raise ConfigError(f"{key}: needs a type, one of {', '.join(sorted(TYPES))}; got {kind!r}")
         rewards[str(name)] = load(TYPES[kind], settings, key)

@@ -78,9 +78,7 @@ def test_a_model_never_ships_against_itself(
     assert result.metrics["gain.task.baseline"] == 0
 
 
-def test_too_few_rows_say_how_many_are_needed(
-    tiny: ModelRef, trained: ModelRef, folder: Path, tmp_path: Path
-) -> None:
+def test_too_few_rows_say_how_many_are_needed(tiny: ModelRef, trained: ModelRef, folder: Path, tmp_path: Path) -> None:
     suites = {"task": suite(folder, "yes", SuiteRole.task), "no": suite(folder, "no", SuiteRole.general, rows=10)}
     result = run_gate(GateConfig(), context(folder, tmp_path, suites, start=trained, baseline=tiny))
     assert result.verdict == "inconclusive"
