@@ -9,9 +9,9 @@ the *anchor* it is held only beyond its tolerance: the tolerance is what all nig
 rows the smallest drop since the anchor is sure, and would stop every later night. As in both cases its lower bound must
 be above `-tolerance`, small drops do not add up to more than that.
 
-A guard also has to exclude a drop of twice its tolerance at the level 0.01. This decides only with so few rows that the
-tolerance is below 0.4 standard errors, where the interval alone would let such a guard pass in up to
-(1 - confidence) / 2 of cases.
+A guard also has to exclude a drop of twice its tolerance at the level 0.005. At 95% confidence this decides only with
+so few rows that the tolerance is below 0.6 standard errors, where the interval alone would let such a guard pass in up
+to 2.5% of cases.
 
 The unit is the row: several samples of one are averaged, because they are not independent evidence. The result does not
 depend on the order of suites or rows.
@@ -31,8 +31,8 @@ VERDICTS = {"fail": "hold", "undecided": "inconclusive", "pass": "ship"}
 """What follows from the worst outcome, worst first."""
 POWER = 0.8
 """Chance to show a change of the smallest detectable size, and to decide with the number of rows that is named."""
-TWICE = 0.01
-"""How often a guard that fell by twice its tolerance may pass."""
+TWICE = 0.005
+"""How often a guard that fell by twice its tolerance may pass: half of the 1% that is promised."""
 MANY = 1_000_000
 """Nobody answers more rows than this to decide."""
 ROUNDING = 1e-9

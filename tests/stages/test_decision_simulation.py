@@ -3,6 +3,7 @@
 Where an evaluation is far from shipping the decision is not asked; a slow test asks it every time.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -68,17 +69,28 @@ def ships(*suites: SuiteScores, rules: Rules = QUICK) -> bool:
     return decide(suites, rules).verdict == "ship"
 
 
-def task_rate(differences: Floats, rules: Rules = QUICK, every: bool = False) -> float:
-    """How often a task with these differences ships; below 1.5 the sign-flip test is far from rejecting."""
-    near = differences if every else differences[standardised(differences) > 1.5]
-    return sum(ships(suite(row), rules=rules) for row in near) / len(differences)
+@functools.cache
+def row_ships(differences: tuple[float, ...], rules: Rules, tolerance: float | None = None) -> bool:
+    """Whether a task with these differences ships, or a guard with a tolerance beside a task that is surely better."""
+    if tolerance is None:
+        return ships(suite(np.array(differences)), rules=rules)
+    return ships(BETTER, suite(np.array(differences), SuiteRole.general, tolerance), rules=rules)
 
 
-def guard_rate(differences: Floats, tolerance: float = 0.05) -> float:
-    """How often a guard ships beside a sure task; a lower bound is further off than one standard error."""
+def rate(differences: Floats, of_all: int, rules: Rules = QUICK, tolerance: float | None = None) -> float:
+    """How many of all evaluations ship; the order of rows decides nothing, so equal decisions are made once."""
+    return sum(row_ships(tuple(row), rules, tolerance) for row in np.sort(differences, axis=-1).tolist()) / of_all
+
+
+def task_rate(differences: Floats, rules: Rules = QUICK) -> float:
+    """How often a task ships; below 1.5 the sign-flip test is far from rejecting."""
+    return rate(differences[standardised(differences) > 1.5], len(differences), rules)
+
+
+def guard_rate(differences: Floats, tolerance: float) -> float:
+    """How often a guard ships; its lower bound is further off than one standard error."""
     closest = differences.mean(-1) - differences.std(-1) / np.sqrt(differences.shape[1])
-    near = differences[closest > -tolerance]
-    return sum(ships(BETTER, suite(row, SuiteRole.general, tolerance)) for row in near) / len(differences)
+    return rate(differences[closest > -tolerance], len(differences), tolerance=tolerance)
 
 
 def at_most(level: float, evaluations: int) -> float:
@@ -97,30 +109,42 @@ LATER = [
 
 @pytest.mark.parametrize(("kind", "discordant", "rows"), [*SOON, *LATER])
 def test_equal_models_ship_at_the_stated_level_at_most(kind: Kind, discordant: float, rows: int) -> None:
-    rate = task_rate(kind(np.random.default_rng(rows), (EVALUATIONS, rows), discordant))
-    print(f"\nfalse ship rate, {kind.__name__}, {discordant:.0%} discordant, {rows} rows: {rate:.2%}")
-    assert rate <= at_most(LEVEL, EVALUATIONS)
+    shipped = task_rate(kind(np.random.default_rng(rows), (EVALUATIONS, rows), discordant))
+    print(f"\nfalse ship rate, {kind.__name__}, {discordant:.0%} discordant, {rows} rows: {shipped:.2%}")
+    assert shipped <= at_most(LEVEL, EVALUATIONS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "discordant", "rows"), [(binary, 0.5, 20), (binary, 0.2, 100)])
-def test_the_rate_is_the_same_with_all_resamples_and_every_evaluation(kind: Kind, discordant: float, rows: int) -> None:
-    differences = kind(np.random.default_rng(rows), (EVALUATIONS, rows), discordant)
-    rate, quick = task_rate(differences, Rules(), every=True), task_rate(differences)
-    print(f"\nfalse ship rate, {discordant:.0%} discordant, {rows} rows: {rate:.2%}; with 1,000 resamples {quick:.2%}")
-    assert rate <= at_most(LEVEL, EVALUATIONS)
-    assert rate == pytest.approx(quick, abs=0.006)
+def test_the_rate_is_the_same_with_all_resamples_and_every_evaluation() -> None:
+    differences = binary(np.random.default_rng(0), (EVALUATIONS, 100), 0.2)
+    full, quick = task_rate(differences, Rules()), task_rate(differences)
+    print(f"\nfalse ship rate, 20% discordant, 100 rows: {full:.2%}; with 1,000 resamples {quick:.2%}")
+    assert full <= at_most(LEVEL, EVALUATIONS)
+    assert full == pytest.approx(quick, abs=0.006)
+    assert rate(differences[:500], 500, Rules()) == task_rate(differences[:500], Rules())
 
 
-@pytest.mark.parametrize(("kind", "discordant", "rows"), [*SOON, *LATER])
-@pytest.mark.parametrize("tolerance", [0.05, pytest.param(0.02, marks=pytest.mark.slow)])
+NARROW = [
+    pytest.param(*case, 0.02, marks=pytest.mark.slow)
+    for case in [(binary, 0.5, 20), (binary, 0.5, 100), (binary, 0.5, 300), (binary, 0.2, 60), (graded, 0.2, 100)]
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "discordant", "rows", "tolerance"),
+    [
+        *((*case, 0.05) for case in SOON),
+        *(pytest.param(*case.values, 0.05, marks=case.marks) for case in LATER),
+        *NARROW,
+    ],
+)
 def test_a_guard_that_fell_by_twice_its_tolerance_ships_in_one_per_cent_at_most(
     kind: Kind, discordant: float, rows: int, tolerance: float
 ) -> None:
     share = max(discordant, 2 * tolerance)
-    rate = guard_rate(kind(np.random.default_rng(rows), (EVALUATIONS, rows), share, -2 * tolerance), tolerance)
-    print(f"\nguard fell by {2 * tolerance:g}, {kind.__name__}, {share:.0%} discordant, {rows} rows: {rate:.2%}")
-    assert rate <= 0.01
+    shipped = guard_rate(kind(np.random.default_rng(rows), (EVALUATIONS, rows), share, -2 * tolerance), tolerance)
+    print(f"\nguard fell by {2 * tolerance:g}, {kind.__name__}, {share:.0%} discordant, {rows} rows: {shipped:.2%}")
+    assert shipped <= 0.01
 
 
 def answers(random: np.random.Generator, shares: Floats) -> Floats:
@@ -158,7 +182,7 @@ def leak(random: np.random.Generator, anchored: bool, step: float = 0.05 / 3) ->
 
     All models answer anew every night: otherwise a champion keeps the luck it shipped by, and is harder to follow.
     """
-    share, hard = 0.7, random.random(300)
+    share, hard = 0.7, np.linspace(0, 1, 300)
 
     def model(share: float) -> Floats:
         own = random.random(300) < 0.05  # on a few rows chance decides, on all others how hard they are
@@ -171,7 +195,7 @@ def leak(random: np.random.Generator, anchored: bool, step: float = 0.05 / 3) ->
     return 0.7 - share
 
 
-@pytest.mark.parametrize("chains", [4, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("chains", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_slow_leak_is_stopped_by_the_anchor(chains: int) -> None:
     random = np.random.default_rng(1)
     stopped = [leak(random, anchored=True) for _ in range(chains)]
@@ -203,10 +227,9 @@ def test_choosing_on_select_leaves_the_gate_honest() -> None:
 ])  # fmt: skip
 def test_power_is_that_of_the_paired_t_test(kind: Kind, discordant: float, gain: float, least: float) -> None:
     differences = kind(np.random.default_rng(3), (120, 300), discordant, gain)
-    rate = task_rate(differences)
+    shipped = task_rate(differences)
     t_test = float(np.mean(stats.ttest_1samp(differences, 0, axis=1, alternative="greater").pvalue <= LEVEL))
-    print(
-        f"\npower, {kind.__name__}, {discordant:.0%} discordant, 300 rows, gain {gain}: {rate:.1%}; t-test {t_test:.1%}"
-    )
-    assert rate >= least
-    assert rate >= t_test - 0.06
+    print(f"\npower, {kind.__name__}, {discordant:.0%} discordant, 300 rows, gain {gain}: {shipped:.1%}")
+    print(f"paired t-test: {t_test:.1%}")
+    assert shipped >= least
+    assert shipped >= t_test - 0.06
