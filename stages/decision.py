@@ -9,9 +9,9 @@ the *anchor* it is held only beyond its tolerance: the tolerance is what all nig
 rows the smallest drop since the anchor is sure, and would stop every later night. As in both cases its lower bound must
 be above `-tolerance`, small drops do not add up to more than that.
 
-A guard also has to exclude a drop of twice its tolerance at the level 0.01. This decides only with so few rows that the
-tolerance is below 0.4 standard errors, where the interval alone would let such a guard pass in up to
-(1 - confidence) / 2 of cases.
+A guard also has to exclude a drop of twice its tolerance at the level 0.005. At 95% confidence this decides only with
+so few rows that the tolerance is below 0.6 standard errors, where the interval alone would let such a guard pass in up
+to 2.5% of cases.
 
 The unit is the row: several samples of one are averaged, because they are not independent evidence. The result does not
 depend on the order of suites or rows.
@@ -31,8 +31,8 @@ VERDICTS = {"fail": "hold", "undecided": "inconclusive", "pass": "ship"}
 """What follows from the worst outcome, worst first."""
 POWER = 0.8
 """Chance to show a change of the smallest detectable size, and to decide with the number of rows that is named."""
-TWICE = 0.01
-"""How often a guard that fell by twice its tolerance may pass."""
+TWICE = 0.005
+"""How often a guard that fell by twice its tolerance may pass: half of the 1% that is promised."""
 MANY = 1_000_000
 """Nobody answers more rows than this to decide."""
 ROUNDING = 1e-9
@@ -159,7 +159,11 @@ def _compare(suite: SuiteScores, against: str, rules: Rules) -> Comparison:
     found = differences(before, after)
     low, high = interval(found, confidence=rules.confidence, resamples=rules.resamples, seed=rules.seed)
     low, high = low - suite.noise, high + suite.noise
-    outcome = (_judge_guard if suite.role.guards else _judge_task)(found, low, high, suite, against, rules)
+    outcome = (
+        _judge_guard(found, low, high, suite, against)
+        if suite.role.guards
+        else _judge_task(found, low, high, rules.min_gain)
+    )
     half = max(found.mean - low, high - found.mean) - suite.noise
     ratio = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf((1 + rules.confidence) / 2)
     comparison = Comparison(
@@ -182,27 +186,31 @@ def _compare(suite: SuiteScores, against: str, rules: Rules) -> Comparison:
     return replace(comparison, words=words.why(comparison, suite.tolerance, rules))
 
 
-def _judge_task(found: Differences, low: float, high: float, suite: SuiteScores, against: str, rules: Rules) -> str:
+def _judge_task(found: Differences, low: float, high: float, min_gain: float) -> str:
     """Whether a task got better by enough."""
-    if high < 0 or high < rules.min_gain - ROUNDING:
+    if high < 0 or high < min_gain - ROUNDING:
         return "fail"
-    return "pass" if low > 0 and found.mean >= rules.min_gain - ROUNDING else "undecided"
+    return "pass" if low > 0 and found.mean >= min_gain - ROUNDING else "undecided"
 
 
-def _judge_guard(found: Differences, low: float, high: float, suite: SuiteScores, against: str, rules: Rules) -> str:
+def _judge_guard(found: Differences, low: float, high: float, suite: SuiteScores, against: str) -> str:
     """Whether a guard did not get worse by more than its tolerance."""
-    if high < (0 if against == "baseline" else -suite.tolerance):
+    if high < _fallen(suite, against):
         return "fail"
     twice = lower_bound(found, TWICE) - suite.noise
     return "pass" if low > -suite.tolerance and twice > -2 * suite.tolerance else "undecided"
+
+
+def _fallen(suite: SuiteScores, against: str) -> float:
+    """The gain below which a guard fell: any drop from the baseline, one beyond the tolerance from the anchor."""
+    return 0.0 if against == "baseline" else -suite.tolerance
 
 
 def _distance(gain: float, suite: SuiteScores, against: str, rules: Rules) -> float:
     """How far the gain is from the bound that would decide first, if it is the true one."""
     if not suite.role.guards:
         return gain if gain >= rules.min_gain - ROUNDING else rules.min_gain - gain
-    fallen = 0 if against == "baseline" else -suite.tolerance
-    return max(gain + suite.tolerance, fallen - gain)
+    return max(gain + suite.tolerance, _fallen(suite, against) - gain)
 
 
 def _rows_needed(rows: int, detectable: float, distance: float) -> int | None:

@@ -39,7 +39,7 @@ def _guard(comparison: "Comparison", tolerance: float) -> str:
         return f"not lower than {before} by more than {tolerance:g}"
     if comparison.outcome == "fail":
         return f"lower than {before}" + (f" by more than {tolerance:g}" if comparison.against == "anchor" else "")
-    drop = f"{tolerance:g}" if comparison.low <= -tolerance else f"twice {tolerance:g} (level 0.01)"
+    drop = f"{tolerance:g}" if comparison.low <= -tolerance else f"twice {tolerance:g} (level 0.005)"
     return f"a drop of more than {drop} is not excluded: {_rows(comparison)}"
 
 
