@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +28,22 @@ class Differences:
     """
 
     values: Floats
-    counts: NDArray[np.int64]
+    counts: NDArray[Any]
     spread: float
 
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return int(self.counts.sum())
+        return round(float(self.counts.sum()))
 
     @property
     def mean(self) -> float:
         """The mean difference."""
         return float(self.values @ self.counts) / self.rows
+
+    def on(self, rows: int) -> "Differences":
+        """The same shares of all differences, on another number of rows (and no longer whole ones)."""
+        return Differences(self.values, self.counts * (rows / self.rows), self.spread)
 
     @property
     def negated(self) -> "Differences":

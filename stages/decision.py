@@ -182,7 +182,7 @@ def _compare(suite: SuiteScores, against: str, rules: Rules) -> Comparison:
     )
     if outcome == "undecided":
         distance = _distance(found.mean, suite, against, rules) - suite.noise
-        comparison = replace(comparison, rows_needed=_rows_needed(found.rows, ratio * half, distance))
+        comparison = replace(comparison, rows_needed=_rows_needed(found, (1 - rules.confidence) / 2, ratio, distance))
     return replace(comparison, words=words.why(comparison, suite.tolerance, rules))
 
 
@@ -213,12 +213,27 @@ def _distance(gain: float, suite: SuiteScores, against: str, rules: Rules) -> fl
     return max(gain + suite.tolerance, _fallen(suite, against) - gain)
 
 
-def _rows_needed(rows: int, detectable: float, distance: float) -> int | None:
-    """Rows with which a true change at this distance from the bound is told in four of five cases."""
-    if distance <= ROUNDING:
-        return None
-    needed = max(rows + 1, math.ceil(rows * (detectable / distance) ** 2))
-    return needed if needed <= MANY else None
+def _rows_needed(found: Differences, tail: float, ratio: float, distance: float) -> int | None:
+    """Rows with which a true change at this distance from the bound is told in four of five cases.
+
+    Of the same differences on more rows, the score interval says how wide it is: with few discordant rows it shrinks
+    faster than with the square root of their number.
+    """
+
+    def tells(rows: int) -> bool:
+        more = found.on(rows)
+        half = max(more.mean - lower_bound(more, tail), -lower_bound(more.negated, tail) - more.mean)
+        return ratio * half <= distance
+
+    few = many = found.rows
+    while not tells(many):
+        if many > MANY or distance <= ROUNDING:
+            return None
+        few, many = many, 2 * many
+    while many - few > 1 + few // 50:
+        middle = (few + many) // 2
+        few, many = (few, middle) if tells(middle) else (middle, many)
+    return max(many, found.rows + 1)
 
 
 def _judge_drift(drift: float | None, ceiling: float) -> tuple[str, str]:
