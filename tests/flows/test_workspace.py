@@ -1,9 +1,12 @@
 """The workspace of a run: what is resolved before any model is loaded."""
 
+from dataclasses import replace
+
 import pytest
 
 from conf.errors import UserError
 from conf.loader import dump
+from conf.schema import Split, SuiteRole
 from flows.commands.run import run_pipeline
 from flows.compose import compose_run
 from flows.posttrain import open_run
@@ -65,3 +68,31 @@ def test_both_entrances_try_the_rewards(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="reward 'mine': path: "):
             enter(config, [])
     assert (tmp_path / "tried").read_text() == "once once "
+
+
+def test_a_suite_is_known_by_what_determines_its_scores(runs_dir):
+    added = ["+reward.other={numeric: {type: numeric}}", "+reward.heavy={numeric: {type: numeric, weight: 2}}"]
+    opened = workspace(runs_dir, *added)
+    written = opened.config.suites["arithmetic"]
+
+    def suite_id(**changes):
+        return opened.as_suites({"named": replace(written, **changes)})["named"].id
+
+    for same in ({"role": SuiteRole.general}, {"tolerance": 0.3}, {"reward": "other"}, {"temperature": 2.0}):
+        assert suite_id(**same) == suite_id(), same
+    for other in ({"max_rows": 3}, {"max_new_tokens": 3}, {"samples": 2}, {"reward": "heavy"}, {"split": Split.select}):
+        assert suite_id(**other) != suite_id(), other
+    assert suite_id(information="arithmetic") != suite_id()
+    assert suite_id(samples=2, temperature=2.0) != suite_id(samples=2)
+
+
+def test_every_start_on_the_way_is_scored(runs_dir, tiny):
+    def labels(*overrides):
+        opened = workspace(runs_dir, *overrides)
+        results = {name: StageResult(model=tiny) for name in opened.config.steps}
+        return list(opened.inputs("evaluate", results).models)
+
+    steps = ["sft", "preference", "reinforce_probe", "reinforce"]
+    assert labels() == ["start", "baseline", *(f"chain.{name}" for name in ["base", *steps])]
+    assert labels("pipeline.sft.start=run/latest")[2:] == [f"chain.{name}" for name in ["run/latest", *steps]]
+    assert labels("pipeline.evaluate.start=base") == ["start", "baseline"]
