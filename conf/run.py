@@ -131,6 +131,8 @@ def _check_names(config: RunConfig) -> None:
         _check_name(suite_config.reward, config.rewards, f"suite.{name}.reward", "reward")
         if suite_config.information is not None:
             _check_name(suite_config.information, config.rewards, f"suite.{name}.information", "reward")
+        if suite_config.information is not None:
+            _check_name(suite_config.information, config.rewards, f"suite.{name}.information", "reward")
     _check_gates(config)
 
 

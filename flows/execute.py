@@ -163,6 +163,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, mirror: EntryMi
         data=run.workspace.stage_data(inputs),
         rewards=inputs.rewards,
         suites=run.workspace.stage_suites(inputs),
+        scores=run.workspace.store.scores,
         log_metrics=log_metrics,
         progress=progress,
         say=lambda text: run.console.say(f"  {inputs.name}  {text}"),

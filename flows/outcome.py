@@ -68,13 +68,17 @@ def score_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
             "score": f"{score.mean:.3f}",
             "stderr": f"{score.stderr:.3f}",
             "rows": f"{score.rows:.0f}",
+            "gain": "" if score.gain is None else f"{score.gain[0]:+.3f} ±{score.gain[1]:.3f}",
         }
         for score in scores(record)
     ]
 
 
 class ModelScore(NamedTuple):
-    """What an evaluate step says of one model on one suite: mean score, its standard error, number of rows."""
+    """What an evaluate step says of one model on one suite: mean score, its standard error, number of rows.
+
+    `gain` is what the model's last training brought, and the standard error of that on the same rows.
+    """
 
     step: str
     suite: str
@@ -82,6 +86,7 @@ class ModelScore(NamedTuple):
     mean: float
     stderr: float
     rows: float
+    gain: tuple[float, float] | None = None
 
 
 def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
@@ -90,9 +95,11 @@ def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
         metrics = step["metrics"] if step["stage"] == "evaluate" else {}
         for name, value in metrics.items():
             suite, _, model = name.partition(".")
-            if model and f"{name}.stderr" in metrics:
+            if f"rows.{suite}" in metrics and f"{name}.stderr" in metrics:
+                gain = f"gain.{name}"
+                gained = (metrics[gain], metrics[f"{gain}.stderr"]) if gain in metrics else None
                 rows = metrics[f"rows.{suite}"]
-                yield ModelScore(step_name, suite, model, value, metrics[f"{name}.stderr"], rows)
+                yield ModelScore(step_name, suite, model, value, metrics[f"{name}.stderr"], rows, gained)
 
 
 def _last_done(record: Mapping[str, Any]) -> str:

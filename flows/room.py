@@ -34,6 +34,8 @@ _CHECKPOINT = 3
 """Adapters in a checkpoint: the weights, and two moments of the optimiser for each; the best one besides."""
 _TEMPORARY = 1
 """Copies of its replies that a step needs until it is done."""
+_KEPT = 1
+"""Copies of an evaluation's replies that are kept for others that need the same scores."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,8 @@ def _beside_weights(directory: Path | None) -> int:
 def _replies(workspace: Workspace, name: str) -> int:
     """Bytes of the replies that a step keeps, each with its row."""
     step: Step = workspace.config.steps[name]
-    if step.stage == "evaluate":
-        return sum(_suite_replies(workspace, suite) for suite in workspace.suite_names(step))
+    if "suites" in STAGES[step.stage].needs:
+        return (1 + _KEPT) * sum(_suite_replies(workspace, suite) for suite in workspace.suite_names(step))
     rows, row = _rows(workspace, step)
     match workspace.config.settings[name]:
         case PairsConfig() as pairs:
@@ -164,7 +166,8 @@ def _suite_replies(workspace: Workspace, name: str) -> int:
     rows, row_size = _lines(workspace.prepared(suite.data)[suite.split.name])
     steps = workspace.config.steps.values()
     models = 2 + sum(STAGES[step.stage].trains for step in steps) + sum(len(step.models) for step in steps)
-    return models * min(rows, suite.max_rows or rows) * (row_size + _PER_TOKEN * suite.max_new_tokens)
+    replies = models * min(rows, suite.max_rows or rows) * suite.samples
+    return replies * (row_size + _PER_TOKEN * suite.max_new_tokens)
 
 
 def _rows(workspace: Workspace, step: Step) -> tuple[int, int]:

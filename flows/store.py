@@ -148,10 +148,11 @@ class Entry:
 
 
 class Store:
-    """All entries below one runs directory."""
+    """All entries below one runs directory, and beside them the scores that evaluations share."""
 
     def __init__(self, runs_dir: Path) -> None:
         self.root = runs_dir / "store"
+        self.scores = self.root / "scores"
 
     def prepare(self) -> None:
         """Make the store's directory.

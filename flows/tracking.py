@@ -4,8 +4,10 @@ A `MlflowClient` with explicit run ids throughout: the fluent API is thread-loca
 `flows.mirror`; here an outage becomes a line for the person who waits, and never an exception of a run under way.
 """
 
+import json
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as Regi
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.tracking._model_registry.registry import ModelRegistryStoreRegistry
 from mlflow.tracking._tracking_service.utils import _tracking_store_registry as stores
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
+from pyarrow import parquet
 
 from conf.errors import UserError
 from conf.schema import TrackingConfig
@@ -134,6 +138,19 @@ class Tracker:
                 self.client.log_artifacts(run_id, str(path), artifact_path=path.name)
             else:
                 self.client.log_artifact(run_id, str(path))
+
+    def table(self, run_id: str, path: Path) -> None:
+        """Log a parquet file as a table that MLflow shows, `<name>.json`; logging it again replaces it.
+
+        `MlflowClient.log_table` would add the rows to those that are there.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{path.stem}.json"
+            table = parquet.read_table(path)
+            rows = [list(row.values()) for row in table.to_pylist()]
+            file.write_text(json.dumps({"columns": table.column_names, "data": rows}), encoding="utf-8")
+            self.artifact(run_id, file)
+        self.tag(run_id, MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": file.name, "type": "table"}]))
 
     def status(self, run_id: str, status: str, ended: int | None = None) -> None:
         """RUNNING, or the end of a run: FINISHED, FAILED or KILLED."""

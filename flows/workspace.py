@@ -17,7 +17,7 @@ from conf.schema import SuiteConfig
 from conf.steps import ALIASES, BASE, STAGES, Step
 from flows.aliases import Aliases
 from flows.door import check_workspace
-from flows.fingerprint import digest, reward_parts, step_parts
+from flows.fingerprint import code_digest, digest, library_versions, reward_parts, step_parts
 from flows.references import find_run
 from flows.store import Entry, Store
 from rewards.command import notices
@@ -179,7 +179,8 @@ class Workspace:
         """What a person should know before the run: what aliases mean, and what of the rewards it uses."""
         steps = self.config.steps.values()
         used = [step.reward for step in steps if step.reward]
-        used += [suite.reward for step in steps for suite in self.suites(step).values()]
+        for suite in (suite for step in steps for suite in self.suites(step).values()):
+            used += [name for name in (suite.reward, suite.information) if name]
         of_rewards = [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
         return [*(f"{name}: {meaning}" for name, meaning in self.aliases.asked.items()), *of_rewards]
 
@@ -191,6 +192,7 @@ class Workspace:
         """Suites with their rows and rewards."""
         return {
             name: Suite(
+                id=digest(self._scored_by(suite)),
                 role=suite.role,
                 rows=self.prepared(suite.data)[suite.split.name],
                 rewards=self.config.rewards[suite.reward],
@@ -223,7 +225,11 @@ class Workspace:
         for label, edge in (("baseline", step.baseline), ("anchor", step.anchor)):
             if edge:
                 models[label] = self._model(edge, results)
-        for other in self._ancestors(name):
+        chain = self._ancestors(name)
+        if chain:
+            first = self.config.steps[chain[0]].start
+            models[f"chain.{first}"] = self._model(first, results)
+        for other in chain:
             models[f"chain.{other}"] = results[other].model
         for other in step.models:
             models[f"models.{other}"] = self._model(other, results)
@@ -296,9 +302,25 @@ class Workspace:
 
     def _suite_id(self, suite: SuiteConfig) -> dict[str, Any]:
         """What of a suite counts: not what its data source and its reward set are called."""
-        settings = {name: value for name, value in dump(suite).items() if name not in ("data", "reward")}
-        rewards = reward_parts(self.config.rewards[suite.reward], self.base_dir)
-        return {**settings, "rows": self._source_id(suite.data), **rewards}
+        settings = {name: value for name, value in dump(suite).items() if name not in ("data", "reward", "information")}
+        return {**settings, "rows": self._source_id(suite.data), **self._suite_rewards(suite)}
+
+    def _suite_rewards(self, suite: SuiteConfig) -> dict[str, Any]:
+        names = {"score": suite.reward, "information": suite.information}
+        return {use: reward_parts(self.config.rewards[name], self.base_dir) for use, name in names.items() if name}
+
+    def _scored_by(self, suite: SuiteConfig) -> dict[str, Any]:
+        """All but the model, seed, batches and hardware that determines the scores of replies to a suite."""
+        return {
+            "rows": file_sha256(self.prepared(suite.data)[suite.split.name]),
+            "max_rows": suite.max_rows,
+            "max_new_tokens": suite.max_new_tokens,
+            "samples": suite.samples,
+            "temperature": suite.temperature if suite.samples > 1 else None,
+            **self._suite_rewards(suite),
+            "code": code_digest("stages.suite_scores"),
+            "libraries": library_versions(),
+        }
 
 
 _SPLITS = ("train", "select", "gate")

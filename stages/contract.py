@@ -118,7 +118,8 @@ class StageContext:
 
     Attributes:
         models: `start` always; `baseline` and `anchor` where the step names one; `chain.<step>` for every step on the
-            way from the base to `start`; `models.<step>` for further models a step lists.
+            way to `start`, and before them what the first of them started from, e.g. `chain.base`; `models.<step>` for
+            further models a step lists.
         out_dir: The stage's own directory in the store; it exists, and has what an interrupted attempt left there.
         seed: Seeds everything random in the stage.
         hardware: Device, number type, threads.

@@ -127,6 +127,7 @@ def _scored(step: PlannedStep) -> Iterator[_Scored]:
         yield _Scored(step.rewards, step.data["select"], looked_at(step))
     for suite in step.suites.values():
         yield _Scored(suite.rewards, suite.rows, suite.max_rows)
+        yield _Scored(suite.information, suite.rows, suite.max_rows)
 
 
 def _check_references(scored: _Scored, sources: Sources, folder: Path) -> None:

@@ -1,47 +1,23 @@
 """Scores of models on suites, row by row: made once for every model and suite, and found again by all who ask.
 
-(Interface; the helper `scores` fills it in.)
+Every model sees the same rows, prompts, templates, limits and decoding, folded as it would be exported. What
+determines a score (`stages.suite_scores`) is its key in `StageContext.scores`; labels, roles and tolerances are not.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from conf.sections import ScoringConfig
 from stages.contract import ModelRef, StageContext
+from stages.identity import read_template
+from stages.kept_scores import KeptScores
+from stages.suite_scores import LoadedModel, OpenSuite, RowScore, score_rows
 
-
-@dataclass(frozen=True, kw_only=True)
-class RowScore:
-    """One reply and what it is worth.
-
-    Attributes:
-        suite: Name of the suite.
-        row: Number of its row, from 0.
-        sample: Number of the reply to it, from 0.
-        model: Label of the model.
-        score: The total of the suite's rewards.
-        values: The value of every reward of the suite, and of every reward shown for information.
-        completion: The reply.
-        tokens: Its length, the end token included.
-        characters: Its length as text.
-        truncated: Whether it was cut.
-        prompt_tokens: Length of the prompt.
-        errors: By reward, why it could not score the reply (with `on_error: score`).
-    """
-
-    suite: str
-    row: int
-    sample: int
-    model: str
-    score: float
-    values: Mapping[str, float]
-    completion: str
-    tokens: int
-    characters: int
-    truncated: bool
-    prompt_tokens: int
-    errors: Mapping[str, str] = field(default_factory=dict)
+__all__ = ["RowScore", "Scored", "score_models"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +26,8 @@ class Scored:
 
     Attributes:
         rows: Of every model on every suite, in the order of suites, models, rows, samples.
-        noise: By suite, how much the start model's mean score moves when its rows are answered in other batches.
+        noise: By suite, how much the start model's mean score moves when its rows are answered in other batches (see
+            `noise_of_mean`).
         drift: By label, the divergence from the original base in nats per token on the `general` prompts.
         receipts: By label, what the model's fold proves about itself.
     """
@@ -62,9 +39,110 @@ class Scored:
 
     def of(self, suite: str, model: str) -> list[list[float]]:
         """The scores of one model on one suite: per row those of its samples."""
-        raise NotImplementedError
+        return self._by_row.get((suite, model), [])
+
+    @cached_property
+    def _by_row(self) -> dict[tuple[str, str], list[list[float]]]:
+        found: dict[tuple[str, str], list[list[float]]] = {}
+        for row in self.rows:
+            scores = found.setdefault((row.suite, row.model), [])
+            if row.sample == 0:
+                scores.append([])
+            scores[-1].append(row.score)
+        return found
 
 
 def score_models(models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageContext) -> Scored:
-    """Score models, given by label, on every suite of `ctx.suites`; what `ctx.scores` has is not computed again."""
-    raise NotImplementedError
+    """Score models, given by label, on every suite of `ctx.suites`; what `ctx.scores` has is not computed again.
+
+    A suite with one sample per row is answered greedily; of several, each is drawn with the context's seed, whatever
+    other models and suites there are.
+
+    Raises:
+        RewardError: A reward fails on a reply.
+    """
+    found: dict[tuple[str, str], list[RowScore]] = {}
+    noise: dict[str, float] = {}
+    receipts: dict[str, Mapping[str, Any]] = {}
+    with ExitStack() as stack:
+        suites = [OpenSuite(name, suite, stack) for name, suite in ctx.suites.items()]
+        scorer = _Scorer(cfg, ctx)
+        for label, ref in models.items():
+            model = LoadedModel(ref, ctx.hardware)
+            for suite in suites:
+                made = scorer.score(model, label, suite)
+                found[suite.name, label] = [RowScore(suite=suite.name, model=label, **row) for row in made["rows"]]
+                if made["receipt"]:
+                    receipts[label] = made["receipt"]
+                if ref.identity == ctx.start.identity and suite.name not in noise:
+                    noise[suite.name] = scorer.noise(model, label, suite)
+            if not model.is_loaded:
+                ctx.say(f"{label}: its scores are known")
+            model.release()
+    return Scored(
+        rows=[row for suite in suites for label in models for row in found[suite.name, label]],
+        noise=noise,
+        drift={},
+        receipts=receipts,
+    )
+
+
+def noise_of_mean(scores: Sequence[float], again: Sequence[float], rows: int) -> float:
+    """Standard deviation of what measuring again does to a mean score over `rows` rows.
+
+    With other batches come other rounding errors, which can turn a greedy choice between two tokens. They strike row by
+    row, independently and up as well as down. So the mean over n rows moves by a sum of independent errors: its
+    variance is E[d^2] / n, estimated from the differences d of the rows that were measured twice.
+    """
+    squares = [(one - other) ** 2 for one, other in zip(scores, again, strict=True)]
+    return math.sqrt(math.fsum(squares) / len(squares) / rows)
+
+
+class _Scorer:
+    """Scores of this stage's suites, kept or made."""
+
+    def __init__(self, cfg: ScoringConfig, ctx: StageContext) -> None:
+        self._cfg, self._ctx = cfg, ctx
+        self._kept, self._unkept = KeptScores(ctx.scores), KeptScores(None)
+
+    def score(self, model: LoadedModel, label: str, suite: OpenSuite) -> dict[str, Any]:
+        """The `rows` of a model on a suite, and its fold's `receipt`."""
+        return self._get(model, label, suite, len(suite.rows), self._cfg.batch_size)
+
+    def noise(self, model: LoadedModel, label: str, suite: OpenSuite) -> float:
+        """Of the mean score, where replies are greedy; drawn ones differ anyway, which intervals account for."""
+        count = min(self._cfg.recheck, len(suite.rows))
+        if count == 0 or suite.suite.samples > 1:
+            return 0.0
+        first = self.score(model, label, suite)["rows"][:count]
+        again = self._get(model, f"{label}, again", suite, count, self._cfg.batch_size // 2 or 2)["rows"]
+        return noise_of_mean([row["score"] for row in first], [row["score"] for row in again], len(suite.rows))
+
+    def _get(self, model: LoadedModel, label: str, suite: OpenSuite, count: int, batch_size: int) -> dict[str, Any]:
+        """Scores of the first `count` rows; all that can change them is the key.
+
+        The size of a batch can: the order in which a processor adds up depends on it.
+        """
+        config, what = model.ref.config, f"{suite.name}: {label}"
+        key = {
+            "suite": suite.suite.id or suite.name,
+            "rows": count,
+            "batch_size": batch_size,
+            "seed": self._ctx.seed if suite.suite.samples > 1 else None,
+            "model": model.ref.identity,
+            "chat_template": config.chat_template and read_template(config.chat_template),
+            "chat_template_kwargs": config.chat_template_kwargs,
+            "stop_tokens": config.stop_tokens,
+            "hardware": vars(self._ctx.hardware),
+        }
+
+        def make() -> dict[str, Any]:
+            rows = score_rows(model, suite, suite.rows[:count], batch_size, label, self._ctx)
+            return {"rows": rows, "receipt": model.receipt}
+
+        def on_wait() -> None:
+            self._ctx.progress(f"{what}, waiting for another process", 0, count)
+
+        kept = self._kept if suite.suite.id else self._unkept
+        value: dict[str, Any] = kept.get(key, make, on_wait)
+        return value
