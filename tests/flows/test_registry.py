@@ -16,7 +16,7 @@ from flows.registry import Registry
 from flows.store import Entry
 from flows.tracking import _make_database
 from flows.workspace import Workspace
-from stages.contract import Hardware, ModelRef
+from stages.contract import Hardware
 from stages.export import export
 from stages.identity import directory_identity
 from tests.flows.registering import REASONS, Night, numbers, registry, tag, trained
@@ -82,8 +82,7 @@ def test_the_registered_model_answers_as_the_run_does(runs_dir, tmp_path, monkey
     prompt = "What is 41 + 28?"
     assert main(["generate", "sft-b", prompt, "--runs-dir", str(runs_dir), "--max-new-tokens", "12"]) == 0
     expected = capsys.readouterr().out.rstrip("\n")
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)  # restored afterwards
-    mlflow.set_tracking_uri(registry(runs_dir).uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry(runs_dir).uri)
     pipeline = mlflow.transformers.load_model("models:/ratchet@champion")
     said = pipeline([{"role": "user", "content": prompt}], max_new_tokens=12, do_sample=False)
     assert said[0]["generated_text"][-1]["content"] == expected != ""
@@ -275,7 +274,7 @@ def test_the_champion_can_be_the_base_model(runs_dir, tiny):
     assert (version.number, tag(version, "original")["sha256"]) == (2, tiny.sha256)
     pinned = Night(runs_dir, "base", model={"id": "models:/ratchet/1", "fallback": None})
     assert pinned.workspace.base.identity == base.identity
-    with pytest.raises(UserError, match="model.id: there is no models:/ratchet/7 yet; model.fallback"):
+    with pytest.raises(UserError, match=r"model.id: there is no models:/ratchet/7 yet; model.fallback"):
         Night(runs_dir, "base", model={"id": "models:/ratchet/7", "fallback": None})
 
 
@@ -286,19 +285,19 @@ def person(runs_dir: Path, capsys: pytest.CaptureFixture[str], *arguments: str) 
 
 
 def test_a_person_promotes_against_the_gate_and_takes_it_back(runs_dir, capsys):
-    nothing = "ratchet: rollback: nothing has shipped as ratchet, so there is none to go back to; `ratchet promote RUN` ships another"
+    nothing = "ratchet: rollback: nothing has shipped as ratchet, so there is none to go back to; "
+    nothing += "`ratchet promote RUN` ships another"
     assert person(runs_dir, capsys, "rollback", "--reason", "x") == (2, nothing)
     ship(runs_dir, "a")
     only = nothing.replace("nothing has shipped as ratchet", "version 1 of ratchet is the first champion")
     assert person(runs_dir, capsys, "rollback", "--reason", "x") == (2, only)
     Night(runs_dir, "run/sft-b").decided("hold")
-    gate = next(runs_dir.glob("store/gate-*/result.json"))
     assert person(runs_dir, capsys, "promote", "sft-b", "--reason", " ")[0] == 2
     code, said = person(runs_dir, capsys, "promote", "sft-b", "--reason", "the suite is broken")
     assert code == 0
     assert re.fullmatch(r"version 2 of ratchet is the champion, after version 1; its gate \(gate-\w+\) said hold", said)
     version = registry(runs_dir).aliases()["champion"]
-    assert version.tags["ratchet.identity"] == identity(runs_dir, "b") and gate
+    assert version.tags["ratchet.identity"] == identity(runs_dir, "b")
     assert version.tags["ratchet.verdict"] == "hold" and version.tags["ratchet.person.why"].startswith(
         "the suite is br"
     )
@@ -309,16 +308,14 @@ def test_a_person_promotes_against_the_gate_and_takes_it_back(runs_dir, capsys):
     assert json.loads(said)["gate"] is None and json.loads(said)["version"] == 3
     assert numbers(runs_dir) == {"champion": 3, "previous": 2, "anchor": 3}
     code, said = person(runs_dir, capsys, "rollback", "--reason", "it shouts")
+    said_again = "version 2 of ratchet is the champion, after version 1"
     text = "version 2 of ratchet is the champion again, version 3 is withdrawn; the anchor still is version 3"
     assert (code, said) == (0, text)
     assert numbers(runs_dir) == {"champion": 2, "previous": 1, "anchor": 3}
     assert registry(runs_dir).version(3).description.endswith(": it shouts")
     assert json.loads(person(runs_dir, capsys, "rollback", "--reason", "more", "--json")[1])["version"] == 1
     assert numbers(runs_dir) == {"champion": 1, "anchor": 3}
-    assert (
-        "version 2 of ratchet is the champion, after version 1"
-        in person(runs_dir, capsys, "promote", "sft-b", "--reason", "y")[1]
-    )
+    assert person(runs_dir, capsys, "promote", "sft-b", "--reason", "y")[1].startswith(said_again)
 
 
 def test_what_a_person_withdrew_does_not_ship_by_itself_again(runs_dir, capsys):
