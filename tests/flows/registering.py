@@ -4,7 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,11 @@ def trained(runs_dir: Path, start: ModelRef, name: str) -> Entry:
     return entry
 
 
+@cache
+def composed() -> dict[str, Any]:
+    return dict(dump(compose_run(["experiment=smoke", "hardware.threads=1"]).sections))
+
+
 class Night:
     """A run of a pipeline with a gate, open: what its aliases mean is known from here on.
 
@@ -64,7 +69,7 @@ class Night:
     """
 
     def __init__(self, runs_dir: Path, start: str, step: Mapping[str, Any] = {}, **sections: Any) -> None:
-        values = dump(compose_run(["experiment=smoke", f"runs_dir={runs_dir}", "hardware.threads=1"]).sections)
+        values = {**composed(), "runs_dir": str(runs_dir)}
         gate = {"stage": "gate", "start": start, "baseline": "champion", "set": {"register": True}, **step}
         for key, value in sections.items():
             values[key] = {**values[key], **value} if isinstance(value, Mapping) else value
@@ -115,7 +120,7 @@ class Night:
             told = ship(run, inputs, result)
             self.workspace.finish("gate", told, run.results)
             run.record.end("completed", told.verdict)
-            return replace(told)
+            return told
         finally:
             run.record.release()
 
