@@ -21,6 +21,7 @@ from conf.sections import (
     ReinforceConfig,
     SFTConfig,
 )
+from conf.suites import JudgeConfig, LmEvalConfig, check_source
 
 _TRACKING = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 """Schemes of MLflow's tracking servers and databases."""
@@ -168,12 +169,16 @@ class DataConfig:
 
 @dataclass
 class SuiteConfig:
-    """A named evaluation set: rows, and the rewards that score the replies to them."""
+    """A named evaluation set: `data` with the `reward` (or the `judge`) that scores the replies, or `lm_eval`."""
 
-    data: str = option()
+    data: str | None = None
     """Name of a data source (a key of `data`)."""
-    reward: str = option()
+    reward: str | None = None
     """Name of a reward set (a key of `reward`) whose total is the suite's score."""
+    judge: JudgeConfig | None = None
+    """In place of `reward`: a judge that compares every reply with the baseline's."""
+    lm_eval: LmEvalConfig | None = None
+    """In place of `data` and `reward`: tasks of lm-evaluation-harness."""
     role: SuiteRole = SuiteRole.task
     """`task`, or a guard: `general` abilities, `safety`, `replay` of accepted replies."""
     tolerance: float = option(0.05, ge=0)
@@ -190,6 +195,10 @@ class SuiteConfig:
     """Replies per row: one is greedy; of several each is sampled at `temperature`."""
     temperature: float = option(1.0, gt=0)
     """Sampling temperature where there are several samples."""
+
+    def __post_init__(self) -> None:
+        """See that it says once where its scores come from."""
+        check_source(self)
 
 
 @dataclass

@@ -13,11 +13,12 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rewards.contract import Sample
-from rewards.scoring import RewardSet
+from rewards.scoring import RewardSet, Score
 from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef, StageContext, Suite
 from stages.fold import Folded, load_folded
 from stages.generate import Completion
+from stages.identity import read_template
 from stages.kept_replies import FILE
 from stages.models import load_tokenizer
 from stages.packed import pack
@@ -65,6 +66,18 @@ class LoadedModel:
 
     def __init__(self, ref: ModelRef, hardware: Hardware) -> None:
         self.ref, self._hardware = ref, hardware
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """All that determines what the model replies to a row, as plain JSON."""
+        config = self.ref.config
+        return {
+            "model": self.ref.identity,
+            "chat_template": config.chat_template and read_template(config.chat_template),
+            "chat_template_kwargs": config.chat_template_kwargs,
+            "stop_tokens": config.stop_tokens,
+            "hardware": vars(self._hardware),
+        }
 
     @property
     def is_loaded(self) -> bool:
@@ -179,7 +192,8 @@ def _judge(suite: OpenSuite, samples: Sequence[Sample], label: str) -> list[dict
     def where(index: int) -> str:
         return f"suite {suite.name}, row {index // suite.suite.samples + 1}, answered by {label}"
 
-    scores = suite.rewards.require_all(samples, where)
+    unscored = Score(total=0.0, values={}, errors={}, explanations={}, terms={})
+    scores = [unscored] * len(samples) if suite.suite.judge else suite.rewards.require_all(samples, where)
     if not suite.suite.information:
         return [{"score": score.total, "values": score.values, "errors": score.errors} for score in scores]
     beside = suite.information.require_all(samples, where)
