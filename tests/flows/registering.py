@@ -2,13 +2,17 @@
 
 import copy
 import json
+import os
 import shutil
-from collections.abc import Mapping
+import signal
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from mlflow import MlflowClient
 from peft import LoraConfig, get_peft_model
 
 from conf.loader import dump
@@ -27,6 +31,7 @@ from flows.workspace import StepInputs, Workspace
 from stages.adapters import save_adapter
 from stages.contract import Hardware, ModelRef, StageResult
 from stages.fold import load_folded
+from stages.identity import directory_identity
 
 REASONS = ["arithmetic went from 0.20 to 0.60"]
 
@@ -136,3 +141,70 @@ def numbers(runs_dir: Path) -> dict[str, int]:
 
 def tag(version: Any, name: str) -> Any:
     return json.loads(version.tags[f"ratchet.{name}"])
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+def die() -> None:
+    raise Killed
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+WRITES = (
+    "create_logged_model",
+    "log_model_artifacts",
+    "finalize_logged_model",
+    "create_registered_model",
+    "create_model_version",
+    "set_registered_model_alias",
+    "set_model_version_tag",
+)
+
+
+def killed_at(count: int, patch: pytest.MonkeyPatch, end: Callable[[], None] = die) -> None:
+    """Be killed at the call with this number of those that change the registry: before it, or half-way of an upload."""
+    calls = iter(range(count + 1))
+
+    def dying(name: str) -> Callable[..., Any]:
+        original = getattr(MlflowClient, name)
+
+        def call(self: MlflowClient, *arguments: Any, **named: Any) -> Any:
+            last = next(calls) == count
+            if last and name == "log_model_artifacts":
+                shutil.rmtree(Path(arguments[1]) / "model")
+                original(self, *arguments, **named)
+            if last:
+                end()
+            return original(self, *arguments, **named)
+
+        return call
+
+    for name in WRITES:
+        patch.setattr(MlflowClient, name, dying(name))
+
+
+def whole(found: Registry) -> dict[str, int]:
+    """The version of every alias; each has a whole model behind it."""
+    for alias, number in found._numbers().items():
+        folder = found.directory(found.version(number))
+        assert directory_identity(folder), alias
+    return found._numbers()
+
+
+def ship_and_die(runs_dir: Path, name: str, count: int) -> None:
+    """In a process of its own: ship, and be killed on the way."""
+    with pytest.MonkeyPatch.context() as patch:
+        killed_at(count, patch, kill)
+        Night(runs_dir, f"run/sft-{name}").ship()
+
+
+def ship_together(runs_dir: Path, name: str, barrier: Any, told: Path) -> None:
+    """In a process of its own: ship at the same moment as others, and say what came of it."""
+    night = Night(runs_dir, f"run/sft-{name}")
+    barrier.wait(120)
+    told.write_text(str(night.ship().verdict))

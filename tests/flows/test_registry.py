@@ -1,25 +1,25 @@
 """What ships is in the registry, whole, and there it is found again: with a real MLflow database and real folds."""
 
 import json
+import multiprocessing
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import mlflow
 import pytest
-from mlflow import MlflowClient
 
 from conf.errors import OutageError, UserError
 from flows.cli import main
 from flows.commands.plan import plan_rows
-from flows.registry import Registry
 from flows.store import Entry
 from flows.tracking import _make_database
 from flows.workspace import Workspace
 from stages.contract import Hardware
 from stages.export import export
-from stages.identity import directory_identity
-from tests.flows.registering import REASONS, Night, numbers, registry, tag, trained
+from tests.flows import registering
+from tests.flows.registering import REASONS, Killed, Night, killed_at, numbers, registry, tag, trained, whole
 from tests.flows.test_tracking import dead_server
 
 
@@ -40,6 +40,20 @@ def runs_dir(template, tmp_path) -> Path:
     return shutil.copytree(template, tmp_path / "runs")
 
 
+@pytest.fixture(scope="module")
+def one_night(template, tmp_path_factory) -> Path:
+    """The same after a night whose gate let the first model through."""
+    folder = shutil.copytree(template, tmp_path_factory.mktemp("night") / "runs")
+    assert ship(folder, "a") == "ship: shipped: version 1 of ratchet is the champion"
+    return folder
+
+
+@pytest.fixture
+def shipped(one_night, tmp_path) -> Path:
+    """A copy of it, but for the files of the first version."""
+    return shutil.copytree(one_night, tmp_path / "runs")
+
+
 def ship(runs_dir: Path, name: str, **more) -> str:
     """A night whose gate lets one of the models through; returns what it came to."""
     result = Night(runs_dir, f"run/sft-{name}", **more).ship()
@@ -50,16 +64,15 @@ def identity(runs_dir: Path, name: str) -> str:
     return Entry(runs_dir / "store" / f"sft-{name}").result().model.identity
 
 
-def test_what_ships_is_the_champion_and_the_one_before_it_the_previous(runs_dir):
-    assert ship(runs_dir, "a") == "ship: shipped: version 1 of ratchet is the champion"
-    assert numbers(runs_dir) == {"champion": 1, "anchor": 1}
-    assert ship(runs_dir, "b") == "ship: shipped: version 2 of ratchet is the champion, after version 1"
-    assert ship(runs_dir, "c") == "ship: shipped: version 3 of ratchet is the champion, after version 2"
-    assert numbers(runs_dir) == {"champion": 3, "previous": 2, "anchor": 1}
-    assert not list(runs_dir.glob(".ship-*"))
+def test_what_ships_is_the_champion_and_the_one_before_it_the_previous(shipped):
+    assert numbers(shipped) == {"champion": 1, "anchor": 1}
+    assert ship(shipped, "b") == "ship: shipped: version 2 of ratchet is the champion, after version 1"
+    assert ship(shipped, "c") == "ship: shipped: version 3 of ratchet is the champion, after version 2"
+    assert numbers(shipped) == {"champion": 3, "previous": 2, "anchor": 1}
+    assert not list(shipped.glob(".ship-*"))
 
 
-def test_a_version_says_what_made_it_and_why_it_was_allowed_to_ship(runs_dir, tiny):
+def test_a_version_says_what_made_it_and_answers_as_the_run_does(runs_dir, tiny, tmp_path, monkeypatch, capsys):
     ship(runs_dir, "b")
     version = registry(runs_dir).aliases()["champion"]
     (record,) = (json.loads(path.read_text()) for path in runs_dir.glob("pipelines/*/pipeline.json"))
@@ -76,9 +89,6 @@ def test_a_version_says_what_made_it_and_why_it_was_allowed_to_ship(runs_dir, ti
     assert list(tag(version, "suites")) == ["arithmetic"] and version.tags["ratchet.config"]
     assert REASONS[0] in version.description
 
-
-def test_the_registered_model_answers_as_the_run_does(runs_dir, tmp_path, monkeypatch, capsys):
-    ship(runs_dir, "b")
     prompt = "What is 41 + 28?"
     assert main(["generate", "sft-b", prompt, "--runs-dir", str(runs_dir), "--max-new-tokens", "12"]) == 0
     expected = capsys.readouterr().out.rstrip("\n")
@@ -86,10 +96,9 @@ def test_the_registered_model_answers_as_the_run_does(runs_dir, tmp_path, monkey
     pipeline = mlflow.transformers.load_model("models:/ratchet@champion")
     said = pipeline([{"role": "user", "content": prompt}], max_new_tokens=12, do_sample=False)
     assert said[0]["generated_text"][-1]["content"] == expected != ""
-    found = registry(runs_dir)
     exported = export(Entry(runs_dir / "store/sft-b").result().model, Hardware(), tmp_path / "exported")
     weights = "model.safetensors"
-    folder = found.directory(found.aliases()["champion"])
+    folder = registry(runs_dir).directory(version)
     assert (folder / weights).read_bytes() == (exported / weights).read_bytes()
     assert {path.name for path in folder.iterdir()} == {path.name for path in exported.iterdir()}
 
@@ -122,9 +131,8 @@ def test_hold_and_a_gate_between_stages_register_nothing(runs_dir):
     assert registry(runs_dir).aliases() == {}
 
 
-def test_of_two_that_were_compared_with_the_same_champion_the_second_is_refused(runs_dir):
-    ship(runs_dir, "a")
-    one, other = Night(runs_dir, "run/sft-b"), Night(runs_dir, "run/sft-c")
+def test_of_two_that_were_compared_with_the_same_champion_the_second_is_refused(shipped):
+    one, other = Night(shipped, "run/sft-b"), Night(shipped, "run/sft-c")
     assert one.ship().verdict == "ship"
     refused = other.ship()
     assert refused.verdict == "inconclusive"
@@ -132,10 +140,11 @@ def test_of_two_that_were_compared_with_the_same_champion_the_second_is_refused(
         "not shipped: the champion is version 2 of ratchet, and this was compared with version 1; run again, "
         "scores that are known are reused"
     )
-    assert numbers(runs_dir) == {"champion": 2, "previous": 1, "anchor": 1}
-    assert ship(runs_dir, "c").startswith("ship: shipped: version 3")
+    assert numbers(shipped) == {"champion": 2, "previous": 1, "anchor": 1}
+    assert ship(shipped, "c").startswith("ship: shipped: version 3")
 
 
+@pytest.mark.slow
 def test_what_was_compared_with_the_base_ships_only_while_there_is_no_champion(runs_dir):
     first, second = (Night(runs_dir, f"run/sft-{name}", {"baseline": "base"}) for name in "ab")
     assert first.ship().verdict == "ship"
@@ -143,58 +152,12 @@ def test_what_was_compared_with_the_base_ships_only_while_there_is_no_champion(r
     assert refused.verdict == "inconclusive" and "compared with base; set its baseline to champion" in refused.report
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing catches it."""
-
-
-WRITES = (
-    "create_logged_model",
-    "log_model_artifacts",
-    "finalize_logged_model",
-    "create_registered_model",
-    "create_model_version",
-    "set_registered_model_alias",
-    "set_model_version_tag",
-)
-
-
-def killed_at(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be killed in the middle of the call with this number of those that change the registry."""
-    calls = iter(range(count + 1))
-
-    def dying(name: str):
-        original = getattr(MlflowClient, name)
-
-        def call(self, *arguments, **named):
-            last = next(calls) == count
-            if last and name == "log_model_artifacts":  # half of it
-                shutil.rmtree(Path(arguments[1]) / "model")
-            if not last or name == "log_model_artifacts":
-                original(self, *arguments, **named) if last else None
-            if last:
-                raise Killed
-            return original(self, *arguments, **named)
-
-        return call
-
-    for name in WRITES:
-        monkeypatch.setattr(MlflowClient, name, dying(name))
-
-
-def whole(found: Registry) -> dict[str, int]:
-    """The version of every alias; each has a whole model behind it."""
-    for alias, number in found._numbers().items():
-        folder = found.directory(found.version(number))
-        assert directory_identity(folder), alias
-    return found._numbers()
-
-
-def test_killed_at_any_point_the_aliases_point_to_whole_models_and_the_next_attempt_ships(runs_dir, template):
-    ship(runs_dir, "a")
+@pytest.mark.slow
+def test_killed_at_any_point_the_aliases_point_to_whole_models_and_the_next_attempt_ships(shipped, template):
     kills = 0
     while True:
-        shutil.rmtree(runs_dir.parent / f"k{kills - 1}", ignore_errors=True)
-        place = shutil.copytree(runs_dir, runs_dir.parent / f"k{kills}")
+        shutil.rmtree(shipped.parent / f"k{kills - 1}", ignore_errors=True)
+        place = shutil.copytree(shipped, shipped.parent / f"k{kills}")
         with pytest.MonkeyPatch.context() as patch:
             killed_at(kills, patch)
             try:
@@ -212,21 +175,53 @@ def test_killed_at_any_point_the_aliases_point_to_whole_models_and_the_next_atte
     assert kills >= 7
 
 
-def test_aliases_mean_models_of_the_store_so_that_lineage_goes_on(runs_dir):
-    before = Night(runs_dir, "champion", {"anchor": "anchor"})
-    assert set(before.workspace.aliases.asked.values()) == {"base (registry.fallback; there is none in ratchet yet)"}
-    for name in "ab":
-        ship(runs_dir, name)
-    night = Night(runs_dir, "champion", {"baseline": "previous", "anchor": "anchor"})
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 5, 9])
+def test_killed_for_good_the_next_attempt_ships(shipped, forker, count):
+    process = multiprocessing.get_context("forkserver").Process(
+        target=registering.ship_and_die, args=(shipped, "b", count)
+    )
+    process.start()
+    process.join(300)
+    assert process.exitcode == -signal.SIGKILL
+    assert whole(registry(shipped))["champion"] in (1, 2)
+    assert ship(shipped, "b").startswith("ship: ")
+    assert whole(registry(shipped)) == {"champion": 2, "previous": 1, "anchor": 1}
+    assert not list(shipped.glob(".ship-*"))
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_ship_at_once_one_wins(shipped, forker, tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    barrier = context.Barrier(2)
+    told = {name: tmp_path / name for name in "bc"}
+    processes = [
+        context.Process(target=registering.ship_together, args=(shipped, name, barrier, path))
+        for name, path in told.items()
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+    assert sorted(path.read_text() for path in told.values()) == ["inconclusive", "ship"]
+    (winner,) = (name for name, path in told.items() if path.read_text() == "ship")
+    champion = registry(shipped).aliases()["champion"]
+    assert champion.tags["ratchet.identity"] == identity(shipped, winner)
+    assert whole(registry(shipped)) == {"champion": champion.number, "previous": 1, "anchor": 1}
+
+
+def test_aliases_mean_models_of_the_store_so_that_lineage_goes_on(shipped):
+    ship(shipped, "b")
+    night = Night(shipped, "champion", {"baseline": "previous", "anchor": "anchor"})
     models = night.workspace.inputs("gate", {}).models
     assert {label: ref.identity for label, ref in models.items()} == {
-        "start": identity(runs_dir, "b"),
-        "baseline": identity(runs_dir, "a"),
-        "anchor": identity(runs_dir, "a"),
+        "start": identity(shipped, "b"),
+        "baseline": identity(shipped, "a"),
+        "anchor": identity(shipped, "a"),
     }
-    opened = Night(runs_dir, "run/sft-c")
-    ship(runs_dir, "c")
-    assert opened.workspace.inputs("gate", {}).models["baseline"].identity == identity(runs_dir, "b"), "asked once"
+    opened = Night(shipped, "run/sft-c")
+    ship(shipped, "c")
+    assert opened.workspace.inputs("gate", {}).models["baseline"].identity == identity(shipped, "b"), "asked once"
     rows = plan_rows(Workspace(night.config))
     assert rows[0]["aliases"]["champion"] == "version 3 of ratchet"
 
@@ -234,7 +229,8 @@ def test_aliases_mean_models_of_the_store_so_that_lineage_goes_on(runs_dir):
 def test_the_fallback_may_be_a_run(runs_dir):
     night = Night(runs_dir, "run/sft-b", registry={"fallback": "run/sft-a"})
     assert night.workspace.inputs("gate", {}).models["baseline"].identity == identity(runs_dir, "a")
-    assert night.ship().verdict == "ship"
+    meaning = "run/sft-a (registry.fallback; there is none in ratchet yet)"
+    assert night.workspace.aliases.asked == {"champion": meaning}
 
 
 def test_without_its_adapters_a_champion_is_compared_with_as_its_files_and_is_no_start(runs_dir):
@@ -285,48 +281,44 @@ def person(runs_dir: Path, capsys: pytest.CaptureFixture[str], *arguments: str) 
     return code, (shown.out + shown.err).strip()
 
 
-def test_a_person_promotes_against_the_gate_and_takes_it_back(runs_dir, capsys):
+def test_a_person_promotes_against_the_gate_and_takes_it_back(shipped, tmp_path, capsys):
     nothing = "ratchet: rollback: nothing has shipped as ratchet, so there is none to go back to; "
     nothing += "`ratchet promote RUN` ships another"
-    assert person(runs_dir, capsys, "rollback", "--reason", "x") == (2, nothing)
-    ship(runs_dir, "a")
+    assert person(tmp_path / "none", capsys, "rollback", "--reason", "x") == (2, nothing)
+    assert not (tmp_path / "none").exists()
     only = nothing.replace("nothing has shipped as ratchet", "version 1 of ratchet is the first champion")
-    assert person(runs_dir, capsys, "rollback", "--reason", "x") == (2, only)
-    Night(runs_dir, "run/sft-b").decided("hold")
-    assert person(runs_dir, capsys, "promote", "sft-b", "--reason", " ")[0] == 2
-    code, said = person(runs_dir, capsys, "promote", "sft-b", "--reason", "the suite is broken")
+    assert person(shipped, capsys, "rollback", "--reason", "x") == (2, only)
+    Night(shipped, "run/sft-b").decided("hold")
+    assert person(shipped, capsys, "promote", "sft-b", "--reason", " ")[0] == 2
+    code, said = person(shipped, capsys, "promote", "sft-b", "--reason", "the suite is broken")
     assert code == 0
     assert re.fullmatch(r"version 2 of ratchet is the champion, after version 1; its gate \(gate-\w+\) said hold", said)
-    version = registry(runs_dir).aliases()["champion"]
-    assert version.tags["ratchet.identity"] == identity(runs_dir, "b")
-    assert version.tags["ratchet.verdict"] == "hold" and version.tags["ratchet.person.why"].startswith(
-        "the suite is br"
-    )
-    assert re.search(
-        r": promoted by \S+@\S+: the suite is broken \(its gate \(gate-\w+\) said hold\)$", version.description
-    )
-    code, said = person(runs_dir, capsys, "promote", "sft-c", "--reason", "better", "--anchor", "--json")
+    version = registry(shipped).aliases()["champion"]
+    assert version.tags["ratchet.identity"] == identity(shipped, "b")
+    assert version.tags["ratchet.verdict"] == "hold"
+    line = r"promoted by \S+@\S+: the suite is broken \(its gate \(gate-\w+\) said hold\)$"
+    assert re.search(line, version.description)
+    code, said = person(shipped, capsys, "promote", "sft-c", "--reason", "better", "--anchor", "--json")
     assert json.loads(said)["gate"] is None and json.loads(said)["version"] == 3
-    assert numbers(runs_dir) == {"champion": 3, "previous": 2, "anchor": 3}
-    code, said = person(runs_dir, capsys, "rollback", "--reason", "it shouts")
+    assert numbers(shipped) == {"champion": 3, "previous": 2, "anchor": 3}
+    code, said = person(shipped, capsys, "rollback", "--reason", "it shouts")
     said_again = "version 2 of ratchet is the champion, after version 1"
     text = "version 2 of ratchet is the champion again, version 3 is withdrawn; the anchor still is version 3"
     assert (code, said) == (0, text)
-    assert numbers(runs_dir) == {"champion": 2, "previous": 1, "anchor": 3}
-    assert registry(runs_dir).version(3).description.endswith(": it shouts")
-    assert json.loads(person(runs_dir, capsys, "rollback", "--reason", "more", "--json")[1])["version"] == 1
-    assert numbers(runs_dir) == {"champion": 1, "anchor": 3}
-    assert person(runs_dir, capsys, "promote", "sft-b", "--reason", "y")[1].startswith(said_again)
+    assert numbers(shipped) == {"champion": 2, "previous": 1, "anchor": 3}
+    assert registry(shipped).version(3).description.endswith(": it shouts")
+    assert json.loads(person(shipped, capsys, "rollback", "--reason", "more", "--json")[1])["version"] == 1
+    assert numbers(shipped) == {"champion": 1, "anchor": 3}
+    assert person(shipped, capsys, "promote", "sft-b", "--reason", "y")[1].startswith(said_again)
 
 
-def test_what_a_person_withdrew_does_not_ship_by_itself_again(runs_dir, capsys):
-    ship(runs_dir, "a")
-    night = Night(runs_dir, "run/sft-b")
+def test_what_a_person_withdrew_does_not_ship_by_itself_again(shipped, capsys):
+    night = Night(shipped, "run/sft-b")
     night.ship()
-    assert person(runs_dir, capsys, "rollback", "--reason", "x")[0] == 0
+    assert person(shipped, capsys, "rollback", "--reason", "x")[0] == 0
     again = night.ship()
     assert again.verdict == "hold" and "was withdrawn by a person" in again.report
-    assert numbers(runs_dir) == {"champion": 1, "anchor": 1}
+    assert numbers(shipped) == {"champion": 1, "anchor": 1}
 
 
 def test_an_outage_is_told_and_the_same_command_ships_later(runs_dir, monkeypatch):
