@@ -53,6 +53,17 @@ class Aliases:
         self._asked[alias] = str(found) if found else instead
         return found
 
+    def before(self, alias: str, version: "Version") -> "Version | None":
+        """The version that an alias pointed to before this one, and means now; None for the first.
+
+        Raises:
+            UserError: MLflow cannot be asked.
+        """
+        number = None if alias == "anchor" else version.replaces
+        found = self._ask(lambda: self._registry().version(number)) if number else None
+        self._asked[alias] = f"{found or self._sections.registry.fallback} ({version} is the start itself)"
+        return found
+
     @cached_property
     def base_version(self) -> "Version | None":
         """The version that is the run's base model; None when another model is, or stands in.

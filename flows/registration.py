@@ -6,6 +6,7 @@ was killed has left is taken up by the next one with the same id.
 
 import logging
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
-import mlflow.transformers
 from huggingface_hub import ModelCard
 from mlflow.entities import LoggedModelStatus
 from mlflow.models import Model
@@ -88,11 +88,13 @@ def write_model(candidate: Candidate, hardware: Hardware, folder: Path, metadata
     """
     from stages.export import exported  # loads torch
 
-    model, tokenizer = exported(candidate.model, hardware)
     ref = candidate.model
+    model, tokenizer = exported(ref, hardware)
     model.name_or_path = f"{ref.config.id} with {len(ref.adapters)} adapters folded in"
-    with _quiet("mlflow.transformers"):
-        mlflow.transformers.save_model(
+    with _quiet("mlflow"):
+        from mlflow.transformers import save_model
+
+        save_model(
             {"model": model, "tokenizer": tokenizer},
             str(folder),
             task="text-generation",
@@ -106,11 +108,13 @@ def write_model(candidate: Candidate, hardware: Hardware, folder: Path, metadata
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """A logger says nothing for a while: MLflow looks on a hub for a card and a licence, which are not there."""
+    """A library says nothing for a while: MLflow warns of itself, and of a card and a licence that no hub has."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logger.setLevel(before)

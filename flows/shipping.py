@@ -61,20 +61,22 @@ def _ship(run: "PipelineRun", inputs: StepInputs, result: StageResult, registry:
     made = next(iter(registry.tagged(ID, entry.id)), None)
     if made and made.state == WITHDRAWN:
         return "hold", f"{made} was withdrawn by a person; `ratchet promote` ships it again"
+    champion = registry.aliases().get("champion")
     if made and made.state != CANDIDATE:
         _record(run, inputs.name, made)
-        champion = registry.aliases().get("champion")
         return "ship", f"{made} is the champion" if made == champion else f"{made} has shipped; now it is {champion}"
+    if champion and champion.tags.get(IDENTITY) == result.model.identity:
+        _record(run, inputs.name, champion)
+        return "ship", f"{champion} is the champion, and has these weights"
     if refusal := _outdated(run, inputs, registry):
         return "inconclusive", refusal
     candidate, place = _candidate(run, inputs, result), run.workspace
     version = register(registry, run.mirror.tracker, candidate, place.hardware, place.runs_dir)
     if refusal := _outdated(run, inputs, registry):  # another machine's lock is not ours
         return "inconclusive", refusal
-    before = registry.aliases().get("champion")
     registry.promote(version)
     _record(run, inputs.name, version)
-    return "ship", f"shipped: {version} is the champion" + (f", after version {before.number}" if before else "")
+    return "ship", f"shipped: {version} is the champion" + (f", after version {champion.number}" if champion else "")
 
 
 def _candidate(run: "PipelineRun", inputs: StepInputs, result: StageResult) -> Candidate:

@@ -237,7 +237,7 @@ class Workspace:
         models = {"start": self._model(step.start, results)}
         for label, edge in (("baseline", step.baseline), ("anchor", step.anchor)):
             if edge:
-                models[label] = self._model(edge, results)
+                models[label] = self._compared(edge, models["start"], results)
         chain = self._ancestors(name)
         if chain:
             first = self.config.steps[chain[0]].start
@@ -265,6 +265,19 @@ class Workspace:
         if version is None:
             return self._model(self.config.sections.registry.fallback, results)
         return self.aliases.model(version, self.base)
+
+    def _compared(self, edge: str, start: ModelRef, results: Mapping[str, StageResult]) -> ModelRef:
+        """What a step compares its start with: not the start itself, where that has shipped, but what was there before.
+
+        So the same command finds the same gate again, and not a candidate that is no better than itself.
+        """
+        model = self._model(edge, results)
+        version = self.aliases.version(edge) if edge in ALIASES else None
+        if version is None or model.identity != start.identity:
+            return model
+        earlier = self.aliases.before(edge, version)
+        stand_in = self.config.sections.registry.fallback
+        return self.aliases.model(earlier, self.base) if earlier else self._model(stand_in, results)
 
     def _check_start(self, name: str, models: Mapping[str, ModelRef]) -> None:
         """An adapter is trained on the run's own base: a registered model that has another cannot be a start."""
