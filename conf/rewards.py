@@ -13,11 +13,20 @@ from conf.errors import ConfigError
 from conf.loader import load
 from conf.reward_base import RewardConfig
 from conf.structured_rewards import FieldsConfig, JsonConfig, ToolCallConfig
-from conf.text_rewards import ContainsConfig, ExactConfig, KeywordConfig, LengthConfig, NumericConfig, RegexConfig
+from conf.text_rewards import (
+    ContainsConfig,
+    ExactConfig,
+    KeywordConfig,
+    LengthConfig,
+    NumericConfig,
+    OverlapConfig,
+    RegexConfig,
+)
 
 TYPES: dict[str, type[RewardConfig]] = {
     "exact": ExactConfig,
     "contains": ContainsConfig,
+    "overlap": OverlapConfig,
     "numeric": NumericConfig,
     "regex": RegexConfig,
     "json": JsonConfig,

@@ -14,7 +14,8 @@ from conf.loader import dump, load
 from conf.pipeline import load_pipeline
 from conf.reward_base import RewardConfig
 from conf.rewards import load_rewards
-from conf.schema import DataConfig, RatchetConfig, SuiteConfig
+from conf.schema import DataConfig, RatchetConfig, SuiteConfig, SuiteRole
+from conf.sections import GateConfig
 from conf.steps import STAGES, Step, step_settings
 
 
@@ -127,6 +128,8 @@ def _check_names(config: RunConfig) -> None:
         if step.reward is not None:
             _check_success(name, config)
     for name, suite_config in config.suites.items():
+        if name in _MEASURES:
+            raise ConfigError(f"suite.{name}: this name is a measure's ({', '.join(_MEASURES)}); choose another")
         if suite_config.data is not None:
             _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
         for key in ("reward", "information"):
@@ -137,12 +140,24 @@ def _check_names(config: RunConfig) -> None:
     _check_judges(config)
 
 
+_MEASURES = ("rows", "gain", "noise", "drift", "tokens", "truncated", "information")
+"""What metrics are called that are not a suite's score; those are called like the suite."""
+
+
 def _check_gates(config: RunConfig) -> None:
-    """A gate looks at what must get better, too."""
+    """A gate looks at what must get better, too; and it can only bound a drift that is measured."""
     for name, step in config.steps.items():
-        suites = [config.suites[suite] for suite in step.suites or config.suites]
-        if step.stage == "gate" and all(suite.role.guards for suite in suites):
+        if step.stage != "gate":
+            continue
+        roles = [config.suites[suite].role for suite in step.suites or config.suites]
+        if SuiteRole.task not in roles:
             raise ConfigError(f"pipeline.{name}: a gate needs a suite with role: task, which must get better")
+        gate: GateConfig = config.settings[name]
+        if gate.max_drift is not None and not (SuiteRole.general in roles and gate.drift_rows):
+            raise ConfigError(
+                f"pipeline.{name}: gate.max_drift needs a suite with role: general, on whose prompts drift is measured "
+                "(and drift_rows above 0); add one, or leave max_drift out"
+            )
 
 
 def _check_judges(config: RunConfig) -> None:

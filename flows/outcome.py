@@ -60,6 +60,8 @@ def step_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def score_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per evaluated model and suite, from the metrics of the evaluate steps."""
+    found = list(scores(record))
+    drifted = any(score.drift for score in found)
     return [
         {
             "step": score.step,
@@ -68,16 +70,18 @@ def score_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
             "score": f"{score.mean:.3f}",
             "stderr": f"{score.stderr:.3f}",
             "rows": f"{score.rows:.0f}",
-            "gain": "" if score.gain is None else f"{score.gain[0]:+.3f} ±{score.gain[1]:.3f}",
+            "gain": _number(score.gain, "+"),
+            **({"drift": _number(score.drift)} if drifted else {}),
         }
-        for score in scores(record)
+        for score in found
     ]
 
 
 class ModelScore(NamedTuple):
     """What an evaluate step says of one model on one suite: mean score, its standard error, number of rows.
 
-    `gain` is what the model's last training brought, and the standard error of that on the same rows.
+    `gain` is what the model's last training brought, and the standard error of that on the same rows; `drift` is the
+    divergence from the original base (of the model, on the general prompts), and the standard error of that.
     """
 
     step: str
@@ -87,6 +91,7 @@ class ModelScore(NamedTuple):
     stderr: float
     rows: float
     gain: tuple[float, float] | None = None
+    drift: tuple[float, float] | None = None
 
 
 def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
@@ -96,10 +101,19 @@ def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
         for name, value in metrics.items():
             suite, _, model = name.partition(".")
             if f"rows.{suite}" in metrics and f"{name}.stderr" in metrics:
-                gain = f"gain.{name}"
-                gained = (metrics[gain], metrics[f"{gain}.stderr"]) if gain in metrics else None
-                rows = metrics[f"rows.{suite}"]
-                yield ModelScore(step_name, suite, model, value, metrics[f"{name}.stderr"], rows, gained)
+                beside = [_with_error(metrics, f"gain.{name}"), _with_error(metrics, f"drift.{model}")]
+                yield ModelScore(
+                    step_name, suite, model, value, metrics[f"{name}.stderr"], metrics[f"rows.{suite}"], *beside
+                )
+
+
+def _with_error(metrics: Mapping[str, float], name: str) -> tuple[float, float] | None:
+    """A metric and its standard error, if there are both."""
+    return (metrics[name], metrics[f"{name}.stderr"]) if f"{name}.stderr" in metrics else None
+
+
+def _number(value: tuple[float, float] | None, sign: str = "") -> str:
+    return "" if value is None else f"{value[0]:{sign}.3f} ±{value[1]:.3f}"
 
 
 def _last_done(record: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ from conf.errors import ConfigError, UserError
 from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
-from conf.steps import BASE, STAGES, Step
+from conf.steps import ALIASES, BASE, STAGES, Step
+from flows.aliases import Aliases
 from flows.door import check_workspace
 from flows.fingerprint import code_digest, digest, library_versions, outcome_fields, reward_parts, step_parts
 from flows.references import find_run
@@ -65,12 +66,18 @@ class Workspace:
         self.runs_dir = (self.base_dir / config.sections.runs_dir).resolve()
         self.store = Store(self.runs_dir)
         self.hardware: Hardware = resolve_hardware(config.sections.hardware)
+        self.aliases = Aliases(config.sections, self.runs_dir)
         self._finished: dict[str, ModelRef] = {}  # found once: `latest` must not come to mean the run under way
 
     @cached_property
     def base(self) -> ModelRef:
         """The base model, its revision resolved and its files hashed."""
-        return resolve_model(self.config.sections.model, self.hardware.dtype)
+        return resolve_model(self.aliases.base_config, self.hardware.dtype)
+
+    @cached_property
+    def original(self) -> ModelRef | None:
+        """What a registered base model was once trained from; None where the base is no such model, or that is gone."""
+        return self.aliases.original(self.hardware.dtype)
 
     def inputs(self, name: str, results: Mapping[str, StageResult]) -> StepInputs:
         """What a step is given, once the steps it needs are done."""
@@ -134,7 +141,7 @@ class Workspace:
             UserError: The source cannot be read or used; names file, row and column.
         """
         folder = self.store.root / f"data-{digest(self._source_id(source))}"
-        return prepare_once(self.config.data[source], self.config.sections.held_out, folder, self.base_dir)
+        return prepare_once(self.config.data[source], self._held_out(source), folder, self.base_dir)
 
     def sources(self) -> list[str]:
         """The data sources the pipeline reads, each once."""
@@ -165,15 +172,17 @@ class Workspace:
                         models[edge] = self._model(edge, {})
                     except UserError as error:
                         raise UserError(f"pipeline.{name}: {error}") from error
+            self._check_start(name, models)
         return list(models.values())
 
     def notices(self) -> list[str]:
-        """What a person should know before the run, of the rewards that its steps and suites use."""
+        """What a person should know before the run: what aliases mean, and what of the rewards it uses."""
         steps = self.config.steps.values()
         used = [step.reward for step in steps if step.reward]
         for suite in (suite for step in steps for suite in self.suites(step).values()):
             used += [name for name in (suite.reward, suite.information) if name]
-        return [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
+        of_rewards = [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
+        return [*(f"{name}: {meaning}" for name, meaning in self.aliases.asked.items()), *of_rewards]
 
     def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
         """The step's suites as its stage sees them."""
@@ -237,6 +246,8 @@ class Workspace:
             models[f"chain.{other}"] = results[other].model
         for other in step.models:
             models[f"models.{other}"] = self._model(other, results)
+        if "suites" in STAGES[step.stage].needs and self.original is not None:
+            models["original"] = self.original
         return models
 
     def _model(self, edge: str, results: Mapping[str, StageResult]) -> ModelRef:
@@ -246,7 +257,24 @@ class Workspace:
             if edge not in self._finished:
                 self._finished[edge] = self._find(edge.removeprefix("run/"))
             return self._finished[edge]
-        return results[edge].model
+        return self._registered(edge, results) if edge in ALIASES else results[edge].model
+
+    def _registered(self, alias: str, results: Mapping[str, StageResult]) -> ModelRef:
+        """What an alias points to, or what stands in for it."""
+        version = self.aliases.version(alias)
+        if version is None:
+            return self._model(self.config.sections.registry.fallback, results)
+        return self.aliases.model(version, self.base)
+
+    def _check_start(self, name: str, models: Mapping[str, ModelRef]) -> None:
+        """An adapter is trained on the run's own base: a registered model that has another cannot be a start."""
+        edge = self.config.steps[name].start
+        if edge in ALIASES and models[edge].sha256 != self.base.sha256:
+            raise UserError(
+                f"pipeline.{name}: {self.aliases.version(edge)} ({edge}) has another base than {self.base.config.id}, "
+                f"or its adapters are not in {self.store.root}; start from base with "
+                f"model.id=models:/{self.config.sections.registry.name}@{edge} (model=champion), which is its weights"
+            )
 
     def _find(self, text: str) -> ModelRef:
         model = find_run(self.runs_dir, text).model()
@@ -283,7 +311,12 @@ class Workspace:
 
     def _source_id(self, source: str) -> dict[str, Any]:
         identity = data_identity(self.config.data[source], self.base_dir)
-        return {"source": identity, "held_out": self.config.sections.held_out}
+        return {"source": identity, "held_out": self._held_out(source)}
+
+    def _held_out(self, source: str) -> float:
+        """The share of a source's prompts that is held out: its own, else the run's."""
+        own = self.config.data[source].held_out
+        return self.config.sections.held_out if own is None else own
 
     def _suite_id(self, name: str, suite: SuiteConfig) -> dict[str, Any]:
         """What of a suite counts: not what its data source and its reward set are called."""

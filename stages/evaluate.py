@@ -11,7 +11,7 @@ from pathlib import Path
 from conf.sections import EvaluateConfig, ScoringConfig
 from stages.contract import ModelRef, StageContext, StageResult
 from stages.hardware import prepare
-from stages.score_metrics import failed, gains, summary
+from stages.score_metrics import drift_metrics, failed, gains, summary
 from stages.score_table import write_side_by_side, write_table
 from stages.scores import Scored, score_models
 
@@ -36,7 +36,8 @@ def write_scores(scored: Scored, cfg: ScoringConfig, ctx: StageContext) -> tuple
     """Leave scores in the stage's directory; returns their metrics and the files.
 
     Metrics are those of `stages.score_metrics.summary`; `noise.<suite>`, how much the start model's mean score moves
-    when it is measured again; and `drift.<model>`, where the divergence from the original base was measured.
+    when it is measured again; and `drift.<model>` (with `.stderr`), where the divergence from the original base was
+    measured.
     """
     receipts = ctx.out_dir / "receipts.json"
     receipts.write_text(json.dumps(scored.receipts, indent=2) + "\n", encoding="utf-8")
@@ -44,7 +45,7 @@ def write_scores(scored: Scored, cfg: ScoringConfig, ctx: StageContext) -> tuple
         **summary(scored.rows),
         **failed(scored.rows, ctx.suites),
         **{f"noise.{suite}": noise for suite, noise in scored.noise.items()},
-        **{f"drift.{model}": drift for model, drift in scored.drift.items()},
+        **drift_metrics(scored.drift),
     }
     artifacts = {
         "scores": write_table(ctx.out_dir / "scores.parquet", scored.rows, ctx.suites),

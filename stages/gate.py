@@ -36,7 +36,8 @@ def run_gate(cfg: GateConfig, ctx: StageContext) -> StageResult:
         seed=ctx.seed,
         max_drift=cfg.max_drift,
     )
-    decision = decide(list(_suites(scored, models, ctx)), rules, scored.drift.get(CANDIDATE))
+    drift = scored.drift.get(CANDIDATE)
+    decision = decide(list(_suites(scored, models, ctx)), rules, drift.mean if drift else None)
     path = ctx.out_dir / "decision.json"
     path.write_text(json.dumps(_plain(decision), indent=2) + "\n", encoding="utf-8")
     metrics, artifacts = write_scores(scored, cfg, ctx)

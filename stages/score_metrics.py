@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rewards.scoring import failures
 from stages.contract import ModelRef, Suite
+from stages.drift import Drift
 from stages.suite_scores import RowScore
 
 STDERR = "stderr"
@@ -43,6 +44,16 @@ def gains(rows: Sequence[RowScore], models: Mapping[str, ModelRef]) -> dict[str,
         if start is not None:
             pairs = zip(scores[suite, start], scores[suite, model], strict=True)
             found |= _mean(f"gain.{suite}.{model}", [after - before for before, after in pairs])
+    return found
+
+
+def drift_metrics(drift: Mapping[str, Drift]) -> dict[str, float]:
+    """`drift.<model>` in nats per token, and `drift.<model>.stderr`."""
+    found: dict[str, float] = {}
+    for model, each in drift.items():
+        found[f"drift.{model}"] = each.mean
+        if each.stderr is not None:
+            found[f"drift.{model}.{STDERR}"] = each.stderr
     return found
 
 

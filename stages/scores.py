@@ -13,8 +13,8 @@ from typing import Any
 
 from conf.sections import ScoringConfig
 from stages.contract import ModelRef, StageContext
+from stages.drift import Drift, DriftMeter
 from stages.harness_scores import harness_rows
-from stages.identity import read_template
 from stages.judge import judged
 from stages.kept_scores import KeptScores
 from stages.suite_scores import LoadedModel, OpenSuite, RowScore, score_rows
@@ -30,13 +30,13 @@ class Scored:
         rows: Of every model on every suite, in the order of suites, models, rows, samples.
         noise: By suite, how much the start model's mean score moves when its rows are answered in other batches (see
             `noise_of_mean`).
-        drift: By label, the divergence from the original base in nats per token on the `general` prompts.
+        drift: By label, the divergence from the original base; empty where no suite has the role `general`.
         receipts: By label, what the model's fold proves about itself.
     """
 
     rows: Sequence[RowScore]
     noise: Mapping[str, float]
-    drift: Mapping[str, float]
+    drift: Mapping[str, Drift]
     receipts: Mapping[str, Mapping[str, Any]]
 
     def of(self, suite: str, model: str) -> list[list[float]]:
@@ -66,10 +66,11 @@ def score_models(models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageC
     """
     found: dict[tuple[str, str], list[RowScore]] = {}
     noise: dict[str, float] = {}
+    drift: dict[str, Drift] = {}
     receipts: dict[str, Mapping[str, Any]] = {}
     with ExitStack() as stack:
         suites = [OpenSuite(name, suite, stack) for name, suite in ctx.suites.items()]
-        scorer = _Scorer(cfg, ctx)
+        scorer, meter = _Scorer(cfg, ctx), DriftMeter(cfg, ctx)
         for label, ref in models.items():
             model = LoadedModel(ref, ctx.hardware)
             for suite in suites:
@@ -81,11 +82,13 @@ def score_models(models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageC
                     noise[suite.name] = scorer.noise(model, label, suite)
             if not model.is_loaded:
                 ctx.say(f"{label}: its scores are known")
+            if meter:
+                drift[label] = meter.measure(model, label)
             model.release()
     return Scored(
         rows=judged([row for suite in suites for label in models for row in found[suite.name, label]], models, ctx),
         noise=noise,
-        drift={},
+        drift=drift,
         receipts=receipts,
     )
 
@@ -126,17 +129,13 @@ class _Scorer:
 
         The size of a batch can: the order in which a processor adds up depends on it.
         """
-        config, what = model.ref.config, f"{suite.name}: {label}"
+        what = f"{suite.name}: {label}"
         key = {
             "suite": suite.suite.id or suite.name,
             "rows": count,
             "batch_size": batch_size,
             "seed": self._ctx.seed if suite.suite.samples > 1 else None,
-            "model": model.ref.identity,
-            "chat_template": config.chat_template and read_template(config.chat_template),
-            "chat_template_kwargs": config.chat_template_kwargs,
-            "stop_tokens": config.stop_tokens,
-            "hardware": vars(self._ctx.hardware),
+            **model.key,
         }
 
         def make() -> dict[str, Any]:

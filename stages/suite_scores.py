@@ -18,6 +18,7 @@ from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef, StageContext, Suite
 from stages.fold import Folded, load_folded
 from stages.generate import Completion
+from stages.identity import read_template
 from stages.kept_replies import FILE
 from stages.models import load_tokenizer
 from stages.packed import pack
@@ -65,6 +66,18 @@ class LoadedModel:
 
     def __init__(self, ref: ModelRef, hardware: Hardware) -> None:
         self.ref, self._hardware = ref, hardware
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """All that determines what the model replies to a row, as plain JSON."""
+        config = self.ref.config
+        return {
+            "model": self.ref.identity,
+            "chat_template": config.chat_template and read_template(config.chat_template),
+            "chat_template_kwargs": config.chat_template_kwargs,
+            "stop_tokens": config.stop_tokens,
+            "hardware": vars(self._hardware),
+        }
 
     @property
     def is_loaded(self) -> bool:
