@@ -176,7 +176,7 @@ class KeptAnswers:
 
     def add(self, question: str, answer: str) -> None:
         """Keep an answer."""
-        line = json.dumps({"question": self._hash(question), "answer": answer}) + "\n"
+        line = "\n" + json.dumps({"question": self._hash(question), "answer": answer})  # after one that may be torn
         with self._lock:
             self._known[self._hash(question)] = answer
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ lm-eval is an extra, and slow to import: only functions that need it do. `stages
 
 import contextlib
 import difflib
+import functools
 import io
 import itertools
 import random
@@ -35,9 +36,7 @@ def harness_identity(name: str, config: LmEvalConfig, folder: Path) -> dict[str,
         UserError: lm-eval is not installed, or there is no such folder.
     """
     settings = {key: value for key, value in dump(config).items() if key != "include_path"}
-    root = _include_path(name, config, folder)
-    files = {} if root is None else {file.relative_to(root).as_posix(): file_sha256(file) for file in files_of(root)}
-    return {**settings, "files": files, "lm-eval": _version(name)}
+    return {**settings, "files": _hashes(_include_path(name, config, folder)), "lm-eval": _version(name)}
 
 
 def prepare_tasks(name: str, config: LmEvalConfig, target: Path, folder: Path) -> Path:
@@ -101,7 +100,7 @@ def load_tasks(name: str, config: LmEvalConfig, folder: Path | None = None) -> d
     root = _include_path(name, config, folder)
     manager = TaskManager(include_path=root, include_defaults=False) if root else None
     if manager is None or any(task not in manager.all_tasks for task in config.tasks):
-        manager = TaskManager(include_path=root)  # reads thousands of files
+        manager = _with_defaults(root, tuple(_hashes(root).items()))
     for task in config.tasks:
         if task not in manager.all_tasks:
             close = difflib.get_close_matches(task, manager.all_tasks, n=3)
@@ -118,6 +117,14 @@ def load_tasks(name: str, config: LmEvalConfig, folder: Path | None = None) -> d
     for task in tasks.values():
         _set_fewshot(task, config.num_fewshot)
     return tasks
+
+
+@functools.lru_cache(maxsize=1)
+def _with_defaults(root: Path | None, _: Any) -> Any:
+    """An index of the tasks that lm-eval comes with, thousands of files, and of the user's as they are now."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_path=root)
 
 
 def _set_fewshot(task: Any, asked: int | None) -> None:
@@ -157,6 +164,10 @@ def _include_path(name: str, config: LmEvalConfig, folder: Path | None) -> Path 
     if not root.is_dir():
         raise UserError(f"suite.{name}.lm_eval.include_path: there is no folder {root}")
     return root
+
+
+def _hashes(root: Path | None) -> dict[str, str]:
+    return {} if root is None else {file.relative_to(root).as_posix(): file_sha256(file) for file in files_of(root)}
 
 
 def _version(name: str) -> str:
