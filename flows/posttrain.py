@@ -116,7 +116,7 @@ def open_run(
         record.end(stop.ended(error))
         record.release()
         raise
-    record.update(mlflow_uri=tracker.uri)
+    record.update(mlflow_uri=tracker.uri, aliases=workspace.aliases.asked, original=workspace.aliases.original_tag)
     catch_up(tracker, workspace.runs_dir)
     for line in workspace.notices():
         console.say(line)

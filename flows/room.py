@@ -163,7 +163,7 @@ def _replies(workspace: Workspace, name: str) -> int:
 
 def _suite_replies(workspace: Workspace, name: str) -> int:
     suite = workspace.config.suites[name]
-    rows, row_size = _lines(workspace.prepared(suite.data)[suite.split.name])
+    rows, row_size = _lines(workspace.suite_rows(name, suite))
     steps = workspace.config.steps.values()
     models = 2 + sum(STAGES[step.stage].trains for step in steps) + sum(len(step.models) for step in steps)
     replies = models * min(rows, suite.max_rows or rows) * suite.samples

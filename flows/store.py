@@ -62,7 +62,7 @@ class Entry:
         if self._changed(saved):
             return None
         return StageResult(
-            model=_read_model(saved["model"], root),
+            model=read_model(saved["model"], root),
             metrics=saved["metrics"],
             artifacts={name: self.path / path for name, path in saved["artifacts"].items()},
             receipt=saved["receipt"],
@@ -82,7 +82,7 @@ class Entry:
                 self.progress()  # what the next attempt goes on with
                 return None
             saved = self._vouched()
-            _read_model(saved["model"], self.path.parent)
+            read_model(saved["model"], self.path.parent)
             bad = self._changed(saved)
         except _DAMAGE:
             return f"{'result.json' if finished else 'progress.jsonl'} is damaged"
@@ -107,7 +107,7 @@ class Entry:
         beside = [self.path / name for name in _VOUCHED_FOR]
         files = [file for path in [*result.artifacts.values(), *own, *beside] for file in _files(path)]
         values = {
-            "model": _write_model(result.model, root),
+            "model": write_model(result.model, root),
             "metrics": dict(result.metrics),
             "artifacts": {name: str(path.relative_to(self.path)) for name, path in result.artifacts.items()},
             "receipt": result.receipt,
@@ -246,7 +246,8 @@ def _unchanged(path: Path, sha256: str) -> bool:
     return path.is_file() and file_sha256(path) == sha256
 
 
-def _write_model(model: ModelRef, root: Path) -> dict[str, Any]:
+def write_model(model: ModelRef, root: Path) -> dict[str, Any]:
+    """A model as plain JSON; its adapters are in the store at `root`."""
     adapters = [{"path": str(adapter.path.relative_to(root)), "sha256": adapter.sha256} for adapter in model.adapters]
     return {
         "config": dump(model.config),
@@ -257,7 +258,8 @@ def _write_model(model: ModelRef, root: Path) -> dict[str, Any]:
     }
 
 
-def _read_model(saved: Mapping[str, Any], root: Path) -> ModelRef:
+def read_model(saved: Mapping[str, Any], root: Path) -> ModelRef:
+    """The inverse of `write_model`; whether the adapters are there is not looked at."""
     return ModelRef(
         config=load(ModelConfig, saved["config"], "model"),
         revision=saved["revision"],

@@ -7,6 +7,7 @@ from prefect.states import Cancelled, Completed
 
 from flows.execute import PipelineRun, execute
 from flows.outcome import VERDICTS
+from flows.shipping import ship
 from flows.stop import CANCEL
 from flows.workspace import StepInputs
 from stages.contract import Interrupted, StageResult
@@ -17,6 +18,7 @@ def run_step(run: PipelineRun, inputs: StepInputs) -> "State[StageResult] | Stag
     """Do one step; its state is called Cached when the store had the result, else by what a gate decided."""
     try:
         result, cached = execute(run, inputs)
+        result = ship(run, inputs, result)
     except Interrupted as error:
         if run.stop.reason != CANCEL:
             raise

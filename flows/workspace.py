@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import ConfigError, UserError
-from conf.loader import dump
 from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
-from conf.steps import BASE, STAGES, Step
+from conf.steps import ALIASES, BASE, STAGES, Step
+from flows.aliases import Aliases
 from flows.door import check_workspace
-from flows.fingerprint import code_digest, digest, library_versions, reward_parts, step_parts
+from flows.fingerprint import code_digest, digest, library_versions, outcome_fields, reward_parts, step_parts
 from flows.references import find_run
 from flows.store import Entry, Store
 from rewards.command import notices
@@ -24,6 +24,7 @@ from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef, StageResult, Suite
 from stages.data import data_identity, prepare_once
 from stages.hardware import resolve_hardware
+from stages.harness import harness_identity, prepare_tasks
 from stages.identity import resolve_model
 
 
@@ -65,12 +66,18 @@ class Workspace:
         self.runs_dir = (self.base_dir / config.sections.runs_dir).resolve()
         self.store = Store(self.runs_dir)
         self.hardware: Hardware = resolve_hardware(config.sections.hardware)
+        self.aliases = Aliases(config.sections, self.runs_dir)
         self._finished: dict[str, ModelRef] = {}  # found once: `latest` must not come to mean the run under way
 
     @cached_property
     def base(self) -> ModelRef:
         """The base model, its revision resolved and its files hashed."""
-        return resolve_model(self.config.sections.model, self.hardware.dtype)
+        return resolve_model(self.aliases.base_config, self.hardware.dtype)
+
+    @cached_property
+    def original(self) -> ModelRef | None:
+        """What a registered base model was once trained from; None where the base is no such model, or that is gone."""
+        return self.aliases.original(self.hardware.dtype)
 
     def inputs(self, name: str, results: Mapping[str, StageResult]) -> StepInputs:
         """What a step is given, once the steps it needs are done."""
@@ -81,7 +88,7 @@ class Workspace:
             "models": self._models(name, results),
             "data_id": self._data_id(step, results),
             "rewards": rewards,
-            "suite_ids": {suite: self._suite_id(settings) for suite, settings in suites.items()},
+            "suite_ids": {suite: self._suite_id(suite, settings) for suite, settings in suites.items()},
         }
         return StepInputs(
             name=name,
@@ -134,13 +141,13 @@ class Workspace:
             UserError: The source cannot be read or used; names file, row and column.
         """
         folder = self.store.root / f"data-{digest(self._source_id(source))}"
-        return prepare_once(self.config.data[source], self.config.sections.held_out, folder, self.base_dir)
+        return prepare_once(self.config.data[source], self._held_out(source), folder, self.base_dir)
 
     def sources(self) -> list[str]:
         """The data sources the pipeline reads, each once."""
         steps = self.config.steps.values()
         own = [step.data for step in steps if isinstance(step.data, str)]
-        scored = [suite.data for step in steps for suite in self.suites(step).values()]
+        scored = [suite.data for step in steps for suite in self.suites(step).values() if suite.data]
         return list(dict.fromkeys([*own, *scored]))
 
     def check(self) -> None:
@@ -165,15 +172,17 @@ class Workspace:
                         models[edge] = self._model(edge, {})
                     except UserError as error:
                         raise UserError(f"pipeline.{name}: {error}") from error
+            self._check_start(name, models)
         return list(models.values())
 
     def notices(self) -> list[str]:
-        """What a person should know before the run, of the rewards that its steps and suites use."""
+        """What a person should know before the run: what aliases mean, and what of the rewards it uses."""
         steps = self.config.steps.values()
         used = [step.reward for step in steps if step.reward]
         for suite in (suite for step in steps for suite in self.suites(step).values()):
             used += [name for name in (suite.reward, suite.information) if name]
-        return [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
+        of_rewards = [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
+        return [*(f"{name}: {meaning}" for name, meaning in self.aliases.asked.items()), *of_rewards]
 
     def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
         """The step's suites as its stage sees them."""
@@ -183,19 +192,32 @@ class Workspace:
         """Suites with their rows and rewards."""
         return {
             name: Suite(
-                id=digest(self._scored_by(suite)),
+                id=digest(self._scored_by(name, suite)),
                 role=suite.role,
-                rows=self.prepared(suite.data)[suite.split.name],
-                rewards=self.config.rewards[suite.reward],
+                rows=self.suite_rows(name, suite),
+                rewards=self.config.rewards[suite.reward] if suite.reward else {},
                 max_rows=suite.max_rows,
                 max_new_tokens=suite.max_new_tokens,
                 tolerance=suite.tolerance,
                 information=self.config.rewards[suite.information] if suite.information else {},
                 samples=suite.samples,
                 temperature=suite.temperature,
+                judge=suite.judge,
+                lm_eval=suite.lm_eval,
             )
             for name, suite in suites.items()
         }
+
+    def suite_rows(self, name: str, suite: SuiteConfig) -> Path:
+        """The prepared rows of a suite.
+
+        Raises:
+            UserError: Its data source, or its tasks, cannot be read or used.
+        """
+        if suite.lm_eval is None:
+            return self.prepared(str(suite.data))[suite.split.name]
+        folder = self.store.root / f"data-{digest(self._suite_source(name, suite))}"
+        return prepare_tasks(name, suite.lm_eval, folder, self.base_dir)
 
     def stage_data(self, inputs: StepInputs) -> Mapping[str, Path]:
         """The step's files of prepared rows."""
@@ -224,6 +246,8 @@ class Workspace:
             models[f"chain.{other}"] = results[other].model
         for other in step.models:
             models[f"models.{other}"] = self._model(other, results)
+        if "suites" in STAGES[step.stage].needs and self.original is not None:
+            models["original"] = self.original
         return models
 
     def _model(self, edge: str, results: Mapping[str, StageResult]) -> ModelRef:
@@ -233,7 +257,24 @@ class Workspace:
             if edge not in self._finished:
                 self._finished[edge] = self._find(edge.removeprefix("run/"))
             return self._finished[edge]
-        return results[edge].model
+        return self._registered(edge, results) if edge in ALIASES else results[edge].model
+
+    def _registered(self, alias: str, results: Mapping[str, StageResult]) -> ModelRef:
+        """What an alias points to, or what stands in for it."""
+        version = self.aliases.version(alias)
+        if version is None:
+            return self._model(self.config.sections.registry.fallback, results)
+        return self.aliases.model(version, self.base)
+
+    def _check_start(self, name: str, models: Mapping[str, ModelRef]) -> None:
+        """An adapter is trained on the run's own base: a registered model that has another cannot be a start."""
+        edge = self.config.steps[name].start
+        if edge in ALIASES and models[edge].sha256 != self.base.sha256:
+            raise UserError(
+                f"pipeline.{name}: {self.aliases.version(edge)} ({edge}) has another base than {self.base.config.id}, "
+                f"or its adapters are not in {self.store.root}; start from base with "
+                f"model.id=models:/{self.config.sections.registry.name}@{edge} (model=champion), which is its weights"
+            )
 
     def _find(self, text: str) -> ModelRef:
         model = find_run(self.runs_dir, text).model()
@@ -270,29 +311,44 @@ class Workspace:
 
     def _source_id(self, source: str) -> dict[str, Any]:
         identity = data_identity(self.config.data[source], self.base_dir)
-        return {"source": identity, "held_out": self.config.sections.held_out}
+        return {"source": identity, "held_out": self._held_out(source)}
 
-    def _suite_id(self, suite: SuiteConfig) -> dict[str, Any]:
+    def _held_out(self, source: str) -> float:
+        """The share of a source's prompts that is held out: its own, else the run's."""
+        own = self.config.data[source].held_out
+        return self.config.sections.held_out if own is None else own
+
+    def _suite_id(self, name: str, suite: SuiteConfig) -> dict[str, Any]:
         """What of a suite counts: not what its data source and its reward set are called."""
-        settings = {name: value for name, value in dump(suite).items() if name not in ("data", "reward", "information")}
-        return {**settings, "rows": self._source_id(suite.data), **self._suite_rewards(suite)}
+        settings = {key: value for key, value in outcome_fields(suite).items() if key not in _NAMES}
+        return {**settings, "rows": self._suite_source(name, suite), **self._suite_rewards(suite)}
+
+    def _suite_source(self, name: str, suite: SuiteConfig) -> dict[str, Any]:
+        """What determines the rows of a suite; with lm-eval's tasks, also how they are scored."""
+        if suite.lm_eval is None:
+            return self._source_id(str(suite.data))
+        return harness_identity(name, suite.lm_eval, self.base_dir)
 
     def _suite_rewards(self, suite: SuiteConfig) -> dict[str, Any]:
         names = {"score": suite.reward, "information": suite.information}
         return {use: reward_parts(self.config.rewards[name], self.base_dir) for use, name in names.items() if name}
 
-    def _scored_by(self, suite: SuiteConfig) -> dict[str, Any]:
+    def _scored_by(self, name: str, suite: SuiteConfig) -> dict[str, Any]:
         """All but the model, seed, batches and hardware that determines the scores of replies to a suite."""
         return {
-            "rows": file_sha256(self.prepared(suite.data)[suite.split.name]),
+            "rows": file_sha256(self.suite_rows(name, suite)),
+            "source": self._suite_source(name, suite) if suite.lm_eval else None,
             "max_rows": suite.max_rows,
             "max_new_tokens": suite.max_new_tokens,
             "samples": suite.samples,
             "temperature": suite.temperature if suite.samples > 1 else None,
             **self._suite_rewards(suite),
-            "code": code_digest("stages.suite_scores"),
+            "code": code_digest("stages.harness_scores" if suite.lm_eval else "stages.suite_scores"),
             "libraries": library_versions(),
         }
 
+
+_NAMES = ("data", "reward", "information", "lm_eval")
+"""Of a suite: names of what counts itself, and what counts with the files it names."""
 
 _SPLITS = ("train", "select", "gate")

@@ -14,6 +14,7 @@ from typing import Any
 
 from conf.reward_base import RewardConfig
 from conf.schema import ModelConfig, SuiteRole
+from conf.suites import JudgeConfig, LmEvalConfig
 
 FOLD_VERSION = 1
 """Changes whenever the same base and adapters would fold to other weights; part of a model's identity."""
@@ -78,6 +79,8 @@ class Suite:
         id: Hash of everything but the model that determines its scores; scores are kept and found again by it.
         information: Rewards that are shown beside the score.
         samples: Replies per row: one is greedy, of several each is sampled at `temperature`.
+        judge: In place of rewards, who compares replies with the baseline's.
+        lm_eval: In place of rewards, tasks of lm-evaluation-harness, whose rows these are.
     """
 
     role: SuiteRole
@@ -90,6 +93,8 @@ class Suite:
     information: Mapping[str, RewardConfig] = field(default_factory=dict)
     samples: int = 1
     temperature: float = 1.0
+    judge: JudgeConfig | None = None
+    lm_eval: LmEvalConfig | None = None
 
 
 LogMetrics = Callable[[Mapping[str, float]], None]

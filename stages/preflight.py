@@ -92,6 +92,12 @@ def check_rows(steps: Sequence[PlannedStep], sources: Sources, folder: Path) -> 
 def _check_training(step: PlannedStep, sources: Sources) -> None:
     path = step.data["train"]
     rows = sources.rows(path)
+    if not rows:
+        raise UserError(
+            f"pipeline.{step.name}.data: {sources.section(path)} holds out all of its rows (held_out: 1): they are for "
+            f"suites, and step {step.name!r} ({step.stage}) has none to train on; take another source, or lower "
+            f"{sources.section(path)}.held_out"
+        )
     for row in [*rows, *sources.rows(step.data["select"])[: looked_at(step)]]:
         for name in _LEARNT.get(step.stage, ()):
             if getattr(row, name) is None:

@@ -14,6 +14,8 @@ from typing import Any
 from conf.sections import ScoringConfig
 from stages.contract import ModelRef, StageContext
 from stages.drift import Drift, DriftMeter
+from stages.harness_scores import harness_rows
+from stages.judge import judged
 from stages.kept_scores import KeptScores
 from stages.suite_scores import LoadedModel, OpenSuite, RowScore, score_rows
 
@@ -60,6 +62,7 @@ def score_models(models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageC
 
     Raises:
         RewardError: A reward fails on a reply.
+        EndpointError: A judge does not answer, or without a verdict.
     """
     found: dict[tuple[str, str], list[RowScore]] = {}
     noise: dict[str, float] = {}
@@ -83,7 +86,7 @@ def score_models(models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageC
                 drift[label] = meter.measure(model, label)
             model.release()
     return Scored(
-        rows=[row for suite in suites for label in models for row in found[suite.name, label]],
+        rows=judged([row for suite in suites for label in models for row in found[suite.name, label]], models, ctx),
         noise=noise,
         drift=drift,
         receipts=receipts,
@@ -115,7 +118,7 @@ class _Scorer:
     def noise(self, model: LoadedModel, label: str, suite: OpenSuite) -> float:
         """Of the mean score, where replies are greedy; drawn ones differ anyway, which intervals account for."""
         count = min(self._cfg.recheck, len(suite.rows))
-        if count == 0 or suite.suite.samples > 1:
+        if count == 0 or suite.suite.samples > 1 or suite.suite.judge:
             return 0.0
         first = self.score(model, label, suite)["rows"][:count]
         again = self._get(model, f"{label}, again", suite, count, self._cfg.batch_size // 2 or 2)["rows"]
@@ -136,7 +139,11 @@ class _Scorer:
         }
 
         def make() -> dict[str, Any]:
-            rows = score_rows(model, suite, suite.rows[:count], batch_size, label, self._ctx)
+            if suite.suite.lm_eval:
+                self._ctx.progress(what, 0, count)
+                rows = harness_rows(model, suite.name, suite.suite.lm_eval, batch_size, count)
+            else:
+                rows = score_rows(model, suite, suite.rows[:count], batch_size, label, self._ctx)
             return {"rows": rows, "receipt": model.receipt}
 
         def on_wait() -> None:

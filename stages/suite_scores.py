@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rewards.contract import Sample
-from rewards.scoring import RewardSet
+from rewards.scoring import RewardSet, Score
 from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef, StageContext, Suite
 from stages.fold import Folded, load_folded
@@ -192,7 +192,8 @@ def _judge(suite: OpenSuite, samples: Sequence[Sample], label: str) -> list[dict
     def where(index: int) -> str:
         return f"suite {suite.name}, row {index // suite.suite.samples + 1}, answered by {label}"
 
-    scores = suite.rewards.require_all(samples, where)
+    unscored = Score(total=0.0, values={}, errors={}, explanations={}, terms={})
+    scores = [unscored] * len(samples) if suite.suite.judge else suite.rewards.require_all(samples, where)
     if not suite.suite.information:
         return [{"score": score.total, "values": score.values, "errors": score.errors} for score in scores]
     beside = suite.information.require_all(samples, where)

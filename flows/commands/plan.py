@@ -16,8 +16,12 @@ from stages.table import table
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the plan; returns the exit code."""
-    rows = plan_rows(Workspace(compose_run(arguments.overrides, arguments.config_dir)))
-    print(json.dumps(rows) if arguments.json else table([_shown(row) for row in rows]))
+    workspace = Workspace(compose_run(arguments.overrides, arguments.config_dir))
+    rows = plan_rows(workspace)
+    if arguments.json:
+        print(json.dumps(rows))
+    else:
+        print("\n".join([table([_shown(row) for row in rows]), *_meanings(rows)]))
     return 0
 
 
@@ -40,9 +44,16 @@ def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
                 "store": store,
                 "state": state,
                 "changes": why,
+                "aliases": workspace.aliases.meanings(step.model_edges),
             }
         )
     return rows
+
+
+def _meanings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the aliases in a plan point to, a line each."""
+    found = {alias: meaning for row in rows for alias, meaning in row["aliases"].items()}
+    return [f"{alias}: {meaning}" for alias, meaning in found.items()]
 
 
 def _state(
@@ -95,4 +106,4 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     if len(why) > _SHOWN:
         why[_SHOWN:] = [f"and {len(why) - _SHOWN} more"]
     state = f"{row['state']}: {', '.join(why)}" if why else row["state"]
-    return {name: value for name, value in row.items() if name != "changes"} | {"state": state}
+    return {name: value for name, value in row.items() if name not in ("changes", "aliases")} | {"state": state}

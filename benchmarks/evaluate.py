@@ -1,0 +1,151 @@
+"""Rows per second of an evaluation, against lm-evaluation-harness: `python benchmarks/evaluate.py [CONFIGURATION ...]`.
+
+Same model (SmolLM2-135M, float32), prompts, lengths and greedy decoding; one fresh process after the other (lm-eval,
+Ratchet, lm-eval, ...). lm-eval's `hf` backend is timed for its replies alone, at several batch sizes of which the best
+counts; Ratchet, at its default batch size, for replies and scores. Needs `pip install "ratchet[lm-eval]"`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+BATCH_SIZES = (8, 32, 64)
+"""What is tried for lm-eval."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """`rows` prompts of a kind, with at most `tokens` new tokens, scored by a reward set."""
+
+    rows: int
+    tokens: int
+    kind: str
+    reward: str
+
+
+CONFIGURATIONS = {
+    "arithmetic": Configuration(200, 16, "demo", "exact_number"),
+    "tool_calls": Configuration(64, 48, "calls", "exact_call"),
+}
+
+
+def measure(variant: str, name: str) -> dict[str, Any]:
+    """Rows per second, and the replies, in this process."""
+    from benchmarks.reinforce import rows
+    from conf.schema import ModelConfig
+    from stages.contract import Hardware
+    from stages.hardware import prepare
+    from stages.identity import resolve_model
+
+    configuration = CONFIGURATIONS[name]
+    hardware = Hardware(threads=os.cpu_count() or 1)
+    prepare(hardware, 0)
+    ref = resolve_model(ModelConfig(), "float32")
+    asked = list(rows(configuration.kind, configuration.rows))
+    if variant == "ratchet":
+        seconds, replies = by_ratchet(ref, hardware, asked, configuration)
+    else:
+        seconds, replies = by_lm_eval(ref, asked, configuration.tokens, int(variant))
+    return {"speed": len(asked) / seconds, "replies": replies}
+
+
+def by_ratchet(ref: Any, hardware: Any, asked: list[Any], configuration: Configuration) -> tuple[float, list[str]]:
+    """Seconds for replies and scores, and the replies."""
+    from conf.rewards import load_rewards
+    from conf.sections import EvaluateConfig
+    from rewards.scoring import RewardSet
+    from stages.fold import load_folded
+    from stages.models import load_tokenizer
+    from stages.packed import pack
+    from stages.samples import answer
+
+    file = yaml.safe_load((ROOT / f"conf/reward/{configuration.reward}.yaml").read_text())
+    model, tokenizer = pack(load_folded(ref, hardware).model), load_tokenizer(ref)
+    batch_size = EvaluateConfig().batch_size
+    with RewardSet(load_rewards(file)) as rewards:
+        began = time.perf_counter()
+        answers = answer(
+            model, tokenizer, ref, asked, max_new_tokens=configuration.tokens, batch_size=batch_size, seed=0
+        )
+        replies = [completions[0].text for completions in answers]
+        rewards.score_all([row.sample(reply) for row, reply in zip(asked, replies, strict=True)])
+        return time.perf_counter() - began, replies
+
+
+def by_lm_eval(ref: Any, asked: list[Any], tokens: int, batch_size: int) -> tuple[float, list[str]]:
+    """Seconds for the replies of lm-eval's `hf` backend, which loads the model itself, and the replies."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    from stages.chat import prompt_string
+    from stages.identity import model_directory
+    from stages.models import load_tokenizer
+
+    tokenizer = load_tokenizer(ref)
+    settings = {"until": [], "do_sample": False, "max_gen_toks": tokens}
+    prompts = [(prompt_string(tokenizer, ref.config, row), settings) for row in asked]
+    requests = [Instance("generate_until", {}, arguments, place) for place, arguments in enumerate(prompts)]
+    directory = str(model_directory(ref))
+    backend = HFLM(pretrained=directory, dtype="float32", device="cpu", batch_size=batch_size)
+    began = time.perf_counter()
+    replies = backend.generate_until(requests, disable_tqdm=True)
+    return time.perf_counter() - began, replies
+
+
+def run(variant: str, name: str) -> dict[str, Any]:
+    """Measure in a fresh process."""
+    command = [sys.executable, __file__, "--measure", variant, name]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def compare(name: str, rounds: int, batch_sizes: Sequence[int]) -> None:
+    """Print a configuration's rows."""
+    theirs: dict[str, list[dict[str, Any]]] = {str(size): [] for size in batch_sizes}
+    ours = []
+    for _ in range(rounds):
+        for variant, results in theirs.items():
+            results.append(run(variant, name))
+            ours.append(run("ratchet", name))
+    medians = {variant: statistics.median(result["speed"] for result in results) for variant, results in theirs.items()}
+    best = max(medians, key=lambda variant: medians[variant])
+    speed = statistics.median(result["speed"] for result in ours)
+    for variant, median in medians.items():
+        print(f"{name:11} lm-eval, batches of {variant:3} {median:8.2f} rows/s")
+    pairs = list(zip(theirs[best][-1]["replies"], ours[-1]["replies"], strict=True))
+    same = sum(their == our for their, our in pairs) / len(pairs)
+    print(f"{name:11} Ratchet                 {speed:8.2f} rows/s")
+    print(f"{name:11} ratio to the best       {speed / medians[best]:8.2f}   ({same:.0%} of the replies are the same)")
+
+
+def main() -> None:
+    """Compare the configurations asked for, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("configurations", nargs="*", metavar="CONFIGURATION", help="of " + ", ".join(CONFIGURATIONS))
+    parser.add_argument("--rounds", type=int, default=2, help="processes per batch size of lm-eval (2)")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES, help="of lm-eval, the best counts")
+    parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "CONFIGURATION"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measure(*arguments.measure)))
+        return
+    for name in arguments.configurations or CONFIGURATIONS:
+        compare(name, arguments.rounds, arguments.batch_sizes)
+
+
+if __name__ == "__main__":
+    main()
