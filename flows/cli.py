@@ -69,6 +69,10 @@ def _report(error: Exception, code: int, debug: bool) -> int:
 
 def _overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides, e.g. experiment=demo")
+    _config_dir(parser)
+
+
+def _config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="your own configuration, searched first (default: ./conf)")
 
 
@@ -106,8 +110,22 @@ def _pipeline_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="<pipeline-run>, or latest")
 
 
-def _several_runs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="+", help="pipeline runs, their steps, or store ids")
+_MODELS = "a run as for generate, base, champion, a hub id, or a directory"
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=_MODELS)
+
+
+def _several_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", nargs="+", help=f"each {_MODELS}; of a whole pipeline every trained step")
+    parser.add_argument("--known", action="store_true", help="show what is known, compute nothing")
+
+
+def _suites(parser: argparse.ArgumentParser) -> None:
+    text = "suite to score, of the run or of conf/suite; may be repeated (default: all of the first run's)"
+    parser.add_argument("--suite", metavar="NAME", action="append", default=[], help=text)
+    _config_dir(parser)
 
 
 def _preview(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +183,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "runs": ("list the runs of pipelines", (_runs_dir, _json)),
     "progress": ("print what a step logged", (_run, _runs_dir, _json)),
     "generate": ("answer a prompt with the model a run left", (_run, _generate, _runs_dir)),
-    "compare": ("put runs side by side", (_several_runs, _runs_dir, _json)),
+    "evaluate": ("score a model on suites; what is known is not computed again", (_model, _suites, _runs_dir, _json)),
+    "compare": ("put runs side by side, scored on the same suites", (_several_models, _suites, _runs_dir, _json)),
     "promote": ("make a run's model the champion, whatever its gate said", (_run, _anchor, *_PERSON)),
     "rollback": ("make the previous champion the champion again", _PERSON),
     "export": ("write the folded model for plain transformers", (_run, _out, _runs_dir)),

@@ -69,11 +69,18 @@ def compose_run(overrides: Sequence[str], config_dir: str | None = None) -> RunC
     Raises:
         ConfigError: What is wrong, with its key.
     """
+    return load_checked(compose_values(overrides, config_dir), overrides)
+
+
+def compose_values(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+    """Compose the configuration that the overrides ask for, as plain values.
+
+    Raises:
+        ConfigError: It cannot be composed.
+    """
     register(config_dir)
     with clear_errors(), initialize_config_module("conf", version_base="1.3"):
-        composed = compose("config", translate(overrides))
-        values = to_plain(composed)
-    return load_checked(values, overrides)
+        return to_plain(compose("config", translate(overrides)))
 
 
 def load_checked(values: dict[str, Any], overrides: Sequence[str]) -> RunConfig:

@@ -175,6 +175,14 @@ class Workspace:
             self._check_start(name, models)
         return list(models.values())
 
+    def named(self, edge: str) -> ModelRef:
+        """What `base`, or an alias of the registry, means.
+
+        Raises:
+            UserError: There is no such model, or MLflow cannot be asked.
+        """
+        return self._model(edge, {})
+
     def notices(self) -> list[str]:
         """What a person should know before the run: what aliases mean, and what of the rewards it uses."""
         steps = self.config.steps.values()

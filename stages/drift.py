@@ -4,26 +4,29 @@ What a stage watches is the divergence from its own start, and folding makes tha
 steps can go far and none of them shows it. So a model is compared with the model that the whole chain began with.
 """
 
+import copy
 import inspect
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy
 import torch
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from conf.errors import UserError
 from conf.schema import SuiteRole
 from conf.sections import ScoringConfig
+from stages import sampling
 from stages.cache import file_sha256
 from stages.chat import prompt_ids
 from stages.contract import StageContext, Suite
 from stages.kept_replies import FILE
 from stages.kept_scores import KeptScores
 from stages.models import evaluating
+from stages.prefix_tree import common_prefix
 from stages.rows import Row, read_rows
 from stages.samples import answer
 from stages.suite_scores import LoadedModel
@@ -99,14 +102,13 @@ class DriftMeter:
             return Drift(0.0, 0.0)
         replies = [reply for suite in self._rows for reply in self._draw(model, suite, what)]
         with tempfile.TemporaryFile(dir=self._ctx.out_dir) as file:
-            for reply in replies:
-                numpy.save(file, log_probs(model.model, reply).numpy())
+            for own in log_probs(model.model, replies):
+                numpy.save(file, own.numpy())
             model.release()
             file.seek(0)
             original = LoadedModel(self.original, self._ctx.hardware)
-            sums = [
-                divergence(torch.from_numpy(numpy.load(file)), log_probs(original.model, reply)) for reply in replies
-            ]
+            there = log_probs(original.model, replies)
+            sums = [divergence(torch.from_numpy(numpy.load(file)), others) for others in there]
             original.release()
         return estimate(sums, [len(reply.tokens) for reply in replies])
 
@@ -140,17 +142,31 @@ def drift_rows(suites: Mapping[str, Suite], limit: int) -> dict[str, list[Row]]:
 
 
 @torch.no_grad()
-def log_probs(model: PreTrainedModel, reply: Reply) -> torch.Tensor:
-    """The model's log-probabilities of every next token along a reply: (tokens of the reply, vocabulary), in float32.
+def log_probs(model: PreTrainedModel, replies: Sequence[Reply]) -> Iterator[torch.Tensor]:
+    """A model's log-probabilities of every next token along replies: per reply (its tokens, vocabulary), in float32.
 
-    One reply at a time: no padding, and no more than its own logits in memory.
+    One reply at a time, so that nothing is padded and only its own logits are in memory. What all prompts begin with,
+    such as a system message, is computed once.
     """
-    ids = torch.tensor([reply.prompt + reply.tokens[:-1]], device=model.device)
-    wanted = len(reply.tokens)
-    few = {"logits_to_keep": wanted} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    prompts = [tuple(reply.prompt) for reply in replies]
+    shared = min(common_prefix(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
+    if not sampling.supports(model):
+        shared = 0
+    few = "logits_to_keep" in inspect.signature(model.forward).parameters
     with evaluating(model):
-        logits: torch.Tensor = model(input_ids=ids, use_cache=False, **few).logits[0, -wanted:]
-    return logits.float().log_softmax(-1).cpu()
+        cache = DynamicCache(config=model.config) if shared else None
+        if cache is not None:
+            model(input_ids=_batch(model, prompts[0][:shared]), cache=cache, use_cache=True, logits_to_keep=1)
+        for reply in replies:
+            wanted = len(reply.tokens)
+            known = {"cache": copy.deepcopy(cache), "use_cache": True} if shared else {"use_cache": False}
+            ids = _batch(model, [*reply.prompt, *reply.tokens[:-1]][shared:])
+            logits = model(input_ids=ids, **known, **({"logits_to_keep": wanted} if few else {})).logits[0, -wanted:]
+            yield logits.float().log_softmax(-1).cpu()
+
+
+def _batch(model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:
+    return torch.tensor([tokens], device=model.device)
 
 
 def divergence(own: torch.Tensor, original: torch.Tensor) -> float:

@@ -54,7 +54,13 @@ class Scored:
         return found
 
 
-def score_models(models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageContext) -> Scored:
+class NotKnown(Exception):
+    """Scores are not there, and were not to be made."""
+
+
+def score_models(
+    models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageContext, *, known_only: bool = False
+) -> Scored:
     """Score models, given by label, on every suite of `ctx.suites`; what `ctx.scores` has is not computed again.
 
     A suite with one sample per row is answered greedily; of several, each is drawn with the context's seed, whatever
@@ -63,6 +69,7 @@ def score_models(models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageC
     Raises:
         RewardError: A reward fails on a reply.
         EndpointError: A judge does not answer, or without a verdict.
+        NotKnown: With `known_only`, something would have to be computed.
     """
     found: dict[tuple[str, str], list[RowScore]] = {}
     noise: dict[str, float] = {}
@@ -70,7 +77,7 @@ def score_models(models: Mapping[str, ModelRef], cfg: ScoringConfig, ctx: StageC
     receipts: dict[str, Mapping[str, Any]] = {}
     with ExitStack() as stack:
         suites = [OpenSuite(name, suite, stack) for name, suite in ctx.suites.items()]
-        scorer, meter = _Scorer(cfg, ctx), DriftMeter(cfg, ctx)
+        scorer, meter = _Scorer(cfg, ctx, known_only), DriftMeter(cfg, ctx)
         for label, ref in models.items():
             model = LoadedModel(ref, ctx.hardware)
             for suite in suites:
@@ -107,8 +114,8 @@ def noise_of_mean(scores: Sequence[float], again: Sequence[float], rows: int) ->
 class _Scorer:
     """Scores of this stage's suites, kept or made."""
 
-    def __init__(self, cfg: ScoringConfig, ctx: StageContext) -> None:
-        self._cfg, self._ctx = cfg, ctx
+    def __init__(self, cfg: ScoringConfig, ctx: StageContext, known_only: bool) -> None:
+        self._cfg, self._ctx, self._known_only = cfg, ctx, known_only
         self._kept, self._unkept = KeptScores(ctx.scores), KeptScores(None)
 
     def score(self, model: LoadedModel, label: str, suite: OpenSuite) -> dict[str, Any]:
@@ -139,6 +146,8 @@ class _Scorer:
         }
 
         def make() -> dict[str, Any]:
+            if self._known_only:
+                raise NotKnown(what)
             if suite.suite.lm_eval:
                 self._ctx.progress(what, 0, count)
                 rows = harness_rows(model, suite.name, suite.suite.lm_eval, batch_size, count)
@@ -147,6 +156,8 @@ class _Scorer:
             return {"rows": rows, "receipt": model.receipt}
 
         def on_wait() -> None:
+            if self._known_only:
+                raise NotKnown(what)
             self._ctx.progress(f"{what}, waiting for another process", 0, count)
 
         kept = self._kept if suite.suite.id else self._unkept

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from conf.errors import UserError
 from conf.rewards import load_rewards
@@ -22,6 +23,7 @@ from stages.models import load_tokenizer, stop_token_ids
 from stages.rows import Row, write_rows
 from stages.scores import score_models
 from stages.suite_scores import LoadedModel
+from tests.stages.families import FAMILIES
 
 NEW_TOKENS = 6
 PROMPTS = ["Name a colour.", "2+2?", "Say yes.", "Who wrote it?", "Is ice cold?"]
@@ -98,9 +100,10 @@ def test_many_plain_samples_say_the_same(chain: ModelRef, tiny: ModelRef, hardwa
     found = measure(context(chain, rows), len(rows), chain=chain)["chain"]
     own, original = load_folded(chain, hardware).model, load_folded(tiny, hardware).model
     sums, lengths = [], []
-    for reply in drawn(chain, own, PROMPTS, seed=11, samples=40):
+    replies = drawn(chain, own, PROMPTS, seed=11, samples=40)
+    for reply, *both in zip(replies, log_probs(own, replies), log_probs(original, replies), strict=True):
         tokens = torch.tensor(reply.tokens)[:, None]
-        ratio = [log_probs(model, reply).gather(1, tokens).sum() for model in (own, original)]
+        ratio = [of_one.gather(1, tokens).sum() for of_one in both]
         sums.append(float(ratio[0] - ratio[1]))
         lengths.append(len(reply.tokens))
     plain = estimate(sums, lengths)
@@ -110,15 +113,22 @@ def test_many_plain_samples_say_the_same(chain: ModelRef, tiny: ModelRef, hardwa
     assert found.stderr * len(rows) ** 0.5 < plain.stderr * len(sums) ** 0.5  # less variance per reply
 
 
-def test_the_likeliest_tokens_are_the_samplers(chain: ModelRef, hardware: Hardware) -> None:
-    """Positions and padding: what the sampler calls likeliest has the largest log-probability here."""
-    model, tokenizer = load_folded(chain, hardware).model, load_tokenizer(chain)
-    prompts = [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14]]
-    stops = stop_token_ids(chain, tokenizer)
-    settings = {"max_new_tokens": 8, "stop_ids": stops, "seed": 0, "batch_size": 2}
-    for prompt, replies in zip(prompts, generate(model, tokenizer, prompts, **settings), strict=True):
-        tokens = list(replies[0].ids)
-        assert log_probs(model, Reply(prompt, tokens)).argmax(-1).tolist() == tokens
+@pytest.mark.parametrize("family", ["llama", "gemma3", "granite"])
+def test_the_likeliest_tokens_are_the_samplers(family: str, tiny: ModelRef) -> None:
+    """Positions, and the prompts' common beginning: what the sampler calls likeliest is the likeliest here, too."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(FAMILIES[family]).eval()
+    prompts = [[5, 6, 7, 8, 9, 10, 11, *rest] for rest in ([3], [4, 12, 13, 14, 15, 16])]
+    settings = {"max_new_tokens": 8, "stop_ids": [2], "seed": 0, "batch_size": 2}
+    replies = [
+        Reply(prompt, list(completions[0].ids))
+        for prompt, completions in zip(prompts, generate(model, load_tokenizer(tiny), prompts, **settings), strict=True)
+    ]
+    together = list(log_probs(model, replies))
+    for reply, found in zip(replies, together, strict=True):
+        assert found.argmax(-1).tolist() == reply.tokens
+        plain = model(torch.tensor([reply.prompt + reply.tokens])).logits[0].log_softmax(-1)
+        torch.testing.assert_close(found, plain[len(reply.prompt) - 1 : -1].detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_the_base_has_not_moved(tiny: ModelRef, context: Any) -> None:
