@@ -65,3 +65,17 @@ def test_both_entrances_try_the_rewards(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="reward 'mine': path: "):
             enter(config, [])
     assert (tmp_path / "tried").read_text() == "once once "
+
+
+def test_a_source_with_a_share_of_its_own(tmp_path):
+    def identities(*overrides):
+        opened = workspace(tmp_path, "data=[arithmetic,general]", "suite=[arithmetic,general]", *overrides)
+        opened.store.prepare()
+        assert opened.prepared("general")["train"].read_text() == ""
+        suites = opened.inputs("sft", {}).suite_ids, opened._suite_id(opened.config.suites["general"])
+        return opened.inputs("sft", {}).fingerprint, suites[1]["rows"], opened.prepared("general")["gate"]
+
+    sft, general, gate = identities("reward=[arithmetic,exact_number,row_pattern]")
+    other_sft, *same = identities("reward=[arithmetic,exact_number,row_pattern]", "held_out=0.3")
+    assert same == [general, gate], "the run's share is not its own"
+    assert general["held_out"] == 1 and other_sft != sft
