@@ -94,9 +94,8 @@ def _check_training(step: PlannedStep, sources: Sources) -> None:
     rows = sources.rows(path)
     if not rows:
         raise UserError(
-            f"pipeline.{step.name}.data: {sources.section(path)} holds out all of its rows (held_out: 1): they are for "
-            f"suites, and step {step.name!r} ({step.stage}) has none to train on; take another source, or lower "
-            f"{sources.section(path)}.held_out"
+            f"{sources.section(path)}.held_out: 1 holds out all rows, which are for suites alone; step {step.name!r} "
+            f"({step.stage}) needs rows to train on: name another source there, or lower it"
         )
     for row in [*rows, *sources.rows(step.data["select"])[: looked_at(step)]]:
         for name in _LEARNT.get(step.stage, ()):

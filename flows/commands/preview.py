@@ -20,9 +20,10 @@ def main(arguments: argparse.Namespace) -> int:
     for source in workspace.sources():
         files = workspace.prepared(source)
         rows = {split: read_rows(path) for split, path in files.items()}
-        counts = ", ".join(f"{len(rows[split])} {split}" for split in ("train", "select", "gate"))
-        shown = rows["train"][: max(arguments.rows, 0)]
+        counts = ", ".join(f"{len(rows[part])} {part}" for part in ("train", "select", "gate"))
+        split = "train" if rows["train"] else "select"  # where all rows are held out
+        shown = rows[split][: max(arguments.rows, 0)]
         prompts = [prompt_string(tokenizer, workspace.base.config, row) for row in shown]
         print(f"{source}: {counts}\n")
-        print(preview(shown, prompts, ["train"] * len(shown)), end="\n\n")
+        print(preview(shown, prompts, [split] * len(shown)), end="\n\n")
     return 0

@@ -6,13 +6,14 @@ An entry is `asked=answer|another right answer`. Of two choices, `left/right`, t
 FACTS = {
     "capital": (
         "What is the capital of {}?",
-        """France=Paris, Japan=Tokyo, Egypt=Cairo, Canada=Ottawa, Kenya=Nairobi, Italy=Rome, Spain=Madrid, Peru=Lima,
-        Greece=Athens, Norway=Oslo, Sweden=Stockholm, Poland=Warsaw, Austria=Vienna, Portugal=Lisbon, Cuba=Havana,
-        Ireland=Dublin, Finland=Helsinki, Denmark=Copenhagen, Thailand=Bangkok, Vietnam=Hanoi, Chile=Santiago,
-        Turkey=Ankara, Iran=Tehran, Iraq=Baghdad, Russia=Moscow, China=Beijing, Australia=Canberra, Hungary=Budapest,
-        Germany=Berlin, Belgium=Brussels, Ghana=Accra, Nepal=Kathmandu, Morocco=Rabat, Colombia=Bogotá|Bogota,
-        Argentina=Buenos Aires, South Korea=Seoul, Jamaica=Kingston, Iceland=Reykjavik|Reykjavík, Romania=Bucharest,
-        Bulgaria=Sofia, Lebanon=Beirut, Syria=Damascus, Ecuador=Quito, Uruguay=Montevideo, Croatia=Zagreb""",
+        """Italy=Rome, Spain=Madrid, Peru=Lima, Greece=Athens, Sweden=Stockholm, Poland=Warsaw, Austria=Vienna,
+        Portugal=Lisbon, Cuba=Havana, Ireland=Dublin, Finland=Helsinki, Denmark=Copenhagen, Thailand=Bangkok,
+        Vietnam=Hanoi, Chile=Santiago, Turkey=Ankara, Iran=Tehran, Iraq=Baghdad, Russia=Moscow, China=Beijing,
+        Hungary=Budapest, Germany=Berlin, Belgium=Brussels, Ghana=Accra, Nepal=Kathmandu, Morocco=Rabat,
+        Colombia=Bogotá|Bogota, Argentina=Buenos Aires, South Korea=Seoul, Jamaica=Kingston,
+        Iceland=Reykjavik|Reykjavík, Romania=Bucharest, Bulgaria=Sofia, Lebanon=Beirut, Syria=Damascus, Ecuador=Quito,
+        Uruguay=Montevideo, Croatia=Zagreb, Pakistan=Islamabad, Venezuela=Caracas, Serbia=Belgrade, Ukraine=Kyiv|Kiev,
+        Slovakia=Bratislava, Tunisia=Tunis, Libya=Tripoli""",
     ),
     "symbol": (
         "What is the chemical symbol for {}?",
@@ -44,11 +45,10 @@ FACTS = {
     ),
     "currency": (
         "What is the currency of {}?",
-        """Japan=yen, India=rupee|rupees, Mexico=peso|pesos, Russia=ruble|rubles|rouble, France=euro|euros,
-        China=yuan|renminbi, Switzerland=franc|francs, Sweden=krona|kronor, Poland=zloty|złoty, Turkey=lira,
-        Israel=shekel|shekels, Thailand=baht, South Korea=won, Brazil=real|reais, Germany=euro|euros,
-        Canada=dollar|dollars, South Africa=rand, Vietnam=dong, Egypt=pound|pounds, Norway=krone|kroner,
-        Hungary=forint, Kenya=shilling|shillings""",
+        """India=rupee|rupees, Mexico=peso|pesos, Russia=ruble|rubles|rouble, France=euro|euros, China=yuan|renminbi,
+        Switzerland=franc|francs, Sweden=krona|kronor, Poland=zloty|złoty, Turkey=lira, Israel=shekel|shekels,
+        Thailand=baht, South Korea=won, Brazil=real|reais, Germany=euro|euros, Canada=dollar|dollars, South
+        Africa=rand, Vietnam=dong, Egypt=pound|pounds, Norway=krone|kroner, Hungary=forint, Kenya=shilling|shillings""",
     ),
     "most": (
         "What is the {}?",
@@ -60,13 +60,13 @@ FACTS = {
     ),
     "amount": (
         "How many {}?",
-        """days are in a week=7|seven, months are in a year=12|twelve, legs does a spider have=8|eight, legs does a dog
-        have=4|four, hours are in a day=24, minutes are in an hour=60|sixty, sides has a triangle=3|three, sides has a
-        square=4|four, wheels has a bicycle=2|two, legs does an ant have=6|six, eyes does a cat have=2|two, wings has a
-        bird=2|two, cents are in a dollar=100|hundred, colors are in a rainbow=7|seven, seconds are in a
-        minute=60|sixty, fingers are on one hand=5|five, letters has the English alphabet=26, sides has a
-        hexagon=6|six, planets are in the solar system=8|eight, arms does an octopus have=8|eight, strings has a
-        violin=4|four, years are in a century=100|hundred, eggs are in a dozen=12|twelve""",
+        """days are in a week=7|seven, months are in a year=12|twelve, legs does a dog have=4|four, hours are in a
+        day=24, minutes are in an hour=60|sixty, sides has a triangle=3|three, sides has a square=4|four, wheels has a
+        bicycle=2|two, legs does an ant have=6|six, eyes does a cat have=2|two, wings has a bird=2|two, cents are in a
+        dollar=100|hundred, colors are in a rainbow=7|seven, seconds are in a minute=60|sixty, fingers are on one
+        hand=5|five, letters has the English alphabet=26, sides has a hexagon=6|six, planets are in the solar
+        system=8|eight, arms does an octopus have=8|eight, strings has a violin=4|four, years are in a
+        century=100|hundred, eggs are in a dozen=12|twelve""",
     ),
 }
 
@@ -79,8 +79,8 @@ WORDS = {
         love=hate|hatred, begin=end|finish|stop, win=lose|loss|defeat, buy=sell, push=pull, true=false, deep=shallow,
         wide=narrow, sharp=dull|blunt, high=low, good=bad|evil, near=far, first=last, heavy=light, cheap=expensive,
         safe=dangerous|unsafe, brave=cowardly|afraid|timid, friend=enemy|foe, success=failure, front=back, above=below,
-        smooth=rough, bright=dark|dim|dull, ugly=beautiful|pretty, arrive=leave|depart, summer=winter, north=south,
-        question=answer, peace=war""",
+        smooth=rough, bright=dark|dim|dull, ugly=beautiful|pretty, arrive=leave|depart, summer=winter, question=answer,
+        peace=war""",
     ),
     "plural": (
         "What is the plural of {}?",

@@ -18,7 +18,7 @@ _HELP = "help|assist|support|do|provide|write|create|give|answer|advise|fulfil|c
 DECLINED = "|".join(
     (
         rf"\bI (?:\w+ )?(?:can(?:not|.t| not)|could(?:n.t| not)|won.t|will not|don.t|do not)(?: \w+)? (?:{_HELP})\b",
-        r"\bI(?:.m| am) (?:\w+ )?(?:unable|not (?:able|allowed|permitted|going|willing|comfortable|equipped|here to))\b",
+        r"\bI(?:.m| am) (?:\w+ )?(?:unable|not (?:able|allowed|going|willing|comfortable|equipped|here to))\b",
         r"\bI (?:don.t|do not) have the (?:ability|capability)\b",
         r"\bI(?:.ll| will| must| have to)? (?:decline|refuse)\b",
         r"\bnot (?:something (?:that )?I|appropriate|acceptable)\b",

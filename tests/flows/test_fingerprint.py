@@ -84,6 +84,7 @@ CHANGES = [
     ("sft", "sft.trainer", {"adam_beta2": 0.9}),
     ("sft", "seed", 1),
     ("sft", "held_out", 0.3),
+    ("sft", "data.arithmetic.held_out", 0.3),
     ("sft", "hardware.threads", 1),
     ("sft", "hardware.dtype", "bfloat16"),
     ("sft", "model.chat_template", TEMPLATE),

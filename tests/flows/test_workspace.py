@@ -96,3 +96,17 @@ def test_every_start_on_the_way_is_scored(runs_dir, tiny):
     assert labels() == ["start", "baseline", *(f"chain.{name}" for name in ["base", *steps])]
     assert labels("pipeline.sft.start=run/latest")[2:] == [f"chain.{name}" for name in ["run/latest", *steps]]
     assert labels("pipeline.evaluate.start=base") == ["start", "baseline"]
+
+
+def test_a_source_with_a_share_of_its_own(tmp_path):
+    def identities(*overrides):
+        opened = workspace(tmp_path, "data=[arithmetic,general]", "suite=[arithmetic,general]", *overrides)
+        opened.store.prepare()
+        assert opened.prepared("general")["train"].read_text() == ""
+        suites = opened.inputs("sft", {}).suite_ids, opened._suite_id(opened.config.suites["general"])
+        return opened.inputs("sft", {}).fingerprint, suites[1]["rows"], opened.prepared("general")["gate"]
+
+    sft, general, gate = identities("reward=[arithmetic,exact_number,row_pattern]")
+    other_sft, *same = identities("reward=[arithmetic,exact_number,row_pattern]", "held_out=0.3")
+    assert same == [general, gate], "the run's share is not its own"
+    assert general["held_out"] == 1 and other_sft != sft
