@@ -51,6 +51,8 @@ def test_every_command_of_the_readme_works(prefect_server, tmp_path, monkeypatch
         program, *arguments = shlex.split(command)
         if program == "pytest":
             subprocess.run([sys.executable, "-m", "pytest", *arguments], check=True)
+        elif program == "python":
+            subprocess.run([sys.executable, *arguments], check=True)
         else:
             assert program == "ratchet", command
             assert main(arguments) == 0, command
