@@ -82,8 +82,8 @@ class ModelScores:
             UserError: There is none, or it cannot be used.
         """
         if text == BASE or text in ALIASES:
-            model = self._workspace.named(text)
-            for alias, meaning in self._workspace.aliases.asked.items():
+            model = self._workspace.models.model(text, {})
+            for alias, meaning in self._workspace.models.aliases.asked.items():
                 self._console.say(f"{alias}: {meaning}")
             return NamedModel(name=text, model=model)
         if is_run(self.runs_dir, text) or not is_reference(text):
@@ -118,7 +118,7 @@ class ModelScores:
         from stages.scores import score_models
 
         named = {each.name: each.model for each in models}
-        baseline = baseline or self._workspace.base
+        baseline = baseline or self._workspace.models.base
         if all(model.identity != baseline.identity for model in named.values()) and self._judges():
             named = {"baseline": baseline, **named}
         self._console.say(f"{', '.join(self.suites)}{f', as {self.whose} has them' if self.whose else ''}:")
@@ -170,7 +170,7 @@ class ModelScores:
             out_dir=folder,
             seed=self._seed,
             hardware=workspace.hardware,
-            suites=workspace.as_suites(workspace.suites(workspace.config.steps[STEP])),
+            suites=workspace.suites.as_stage(workspace.suites.of(workspace.config.steps[STEP])),
             scores=workspace.store.scores,
             progress=lambda what, done, total: self._console.progress("", what, done, total),
             say=lambda text: self._console.say(f"  {text}"),
@@ -178,7 +178,7 @@ class ModelScores:
 
     def _in_our_chat(self, model: ModelRef) -> ModelRef:
         """A model with this configuration's chat settings."""
-        ours = self._workspace.base
+        ours = self._workspace.models.base
         if model.sha256 == ours.sha256:
             return replace(model, config=ours.config, revision=ours.revision)
         return replace(model, config=replace(model.config, **_chat(ours.config)))
@@ -188,8 +188,8 @@ class ModelScores:
         workspace = self._workspace
         sections = workspace.config.sections
         if text == sections.model.id:
-            return workspace.base
-        config = ModelConfig(id=text, **_chat(workspace.base.config))
+            return workspace.models.base
+        config = ModelConfig(id=text, **_chat(workspace.models.base.config))
         aliases = Aliases(replace(sections, model=config), workspace.runs_dir)
         return resolve_model(aliases.base_config, workspace.hardware.dtype)
 

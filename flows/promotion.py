@@ -60,7 +60,7 @@ def promote(
     device = replace(hardware, dtype=model.dtype)
     with _holding(registry):
         made = registry.tagged(IDENTITY, model.identity)
-        before = registry.aliases().get("champion")
+        before = registry.champion()
         new = _candidate(found, gate, runs_dir)
         version = made[0] if made else register(registry, tracker, new, device, runs_dir)
         _write_down(registry, version, "promoted", f"{reason} ({said})")

@@ -107,13 +107,12 @@ class Registry:
 
     def aliases(self) -> dict[str, Version]:
         """What `champion`, `previous` and `anchor` mean; nothing while nothing has shipped."""
-        numbers = self._numbers()
-        champion = self.version(numbers[_CHAMPION]) if _CHAMPION in numbers else None
-        if champion is None:
-            return {}
-        previous = self.version(champion.replaces) if champion.replaces else None
-        anchor = self.version(numbers.get(_ANCHOR, champion.number)) or champion
-        return {_CHAMPION: champion, **({_PREVIOUS: previous} if previous else {}), _ANCHOR: anchor}
+        return self._meant(self._numbers())
+
+    def champion(self) -> Version | None:
+        """What has shipped last."""
+        number = self._numbers().get(_CHAMPION)
+        return None if number is None else self.version(number)
 
     def named(self, where: str) -> Version | None:
         """A version by its number, or by any alias."""
@@ -147,7 +146,7 @@ class Registry:
 
     def promote(self, version: Version) -> None:
         """Make a version the champion, and the present one the previous; to be called with the lock held."""
-        before = self.aliases().get(_CHAMPION)
+        before = self.champion()
         if before is None and version.replaces:
             self.client.delete_model_version_tag(self.name, str(version.number), REPLACES)
         if before is not None and before.number != version.number:
@@ -216,9 +215,21 @@ class Registry:
         model = None if self._is_new() else _or_none(lambda: self.client.get_registered_model(self.name))
         return {alias: int(number) for alias, number in model.aliases.items()} if model else {}
 
+    def _meant(self, numbers: Mapping[str, int]) -> dict[str, Version]:
+        """What the aliases mean, from the numbers they point to: `previous` and `anchor` may have been left behind."""
+        champion = self.version(numbers[_CHAMPION]) if _CHAMPION in numbers else None
+        if champion is None:
+            return {}
+        previous = self.version(champion.replaces) if champion.replaces else None
+        pinned = numbers.get(_ANCHOR, champion.number)
+        known = {each.number: each for each in (champion, previous) if each}
+        anchor = known.get(pinned) or self.version(pinned) or champion
+        return {_CHAMPION: champion, **({_PREVIOUS: previous} if previous else {}), _ANCHOR: anchor}
+
     def _settle(self) -> None:
         """Move the aliases that follow from the champion to where they belong."""
-        found, numbers = self.aliases(), self._numbers()
+        numbers = self._numbers()
+        found = self._meant(numbers)
         if not found:
             return
         if found[_CHAMPION].state != SHIPPED:

@@ -61,18 +61,18 @@ def _ship(run: "PipelineRun", inputs: StepInputs, result: StageResult, registry:
     made = next(iter(registry.tagged(ID, entry.id)), None)
     if made and made.state == WITHDRAWN:
         return "hold", f"{made} was withdrawn by a person; `ratchet promote` ships it again"
-    champion = registry.aliases().get("champion")
+    champion = registry.champion()
     if made and made.state != CANDIDATE:
         _record(run, inputs.name, made)
         return "ship", f"{made} is the champion" if made == champion else f"{made} has shipped; now it is {champion}"
     if champion and champion.tags.get(IDENTITY) == result.model.identity:
         _record(run, inputs.name, champion)
         return "ship", f"{champion} is the champion, and has these weights"
-    if refusal := _outdated(run, inputs, registry):
+    if refusal := _outdated(run, inputs, champion):
         return "inconclusive", refusal
     candidate, place = _candidate(run, inputs, result), run.workspace
     version = register(registry, run.mirror.tracker, candidate, place.hardware, place.runs_dir)
-    if refusal := _outdated(run, inputs, registry):  # another machine's lock is not ours
+    if refusal := _outdated(run, inputs, registry.champion()):  # another machine's lock is not ours
         return "inconclusive", refusal
     registry.promote(version)
     _record(run, inputs.name, version)
@@ -86,7 +86,7 @@ def _candidate(run: "PipelineRun", inputs: StepInputs, result: StageResult) -> C
         id=entry.id,
         model=result.model,
         tags={
-            **lineage_tags(result.model, run.workspace.runs_dir, run.workspace.aliases.original_tag),
+            **lineage_tags(result.model, run.workspace.runs_dir, run.workspace.models.aliases.original_tag),
             **record_tags(values),
             **gate_tags(entry),
         },
@@ -99,12 +99,11 @@ _LONGEST = 3000
 """Characters of a description; MLflow keeps 5000, and people add to it."""
 
 
-def _outdated(run: "PipelineRun", inputs: StepInputs, registry: Registry) -> str | None:
+def _outdated(run: "PipelineRun", inputs: StepInputs, champion: Version | None) -> str | None:
     """Why a decision is none about the present champion; None when it is, or there is no champion."""
-    champion = registry.aliases().get("champion")
     if champion is None or champion.tags.get(IDENTITY) == inputs.models["baseline"].identity:
         return None
-    edge, aliases = str(inputs.step.baseline), run.workspace.aliases
+    edge, aliases = str(inputs.step.baseline), run.workspace.models.aliases
     version = aliases.version(edge) if edge in ALIASES else aliases.base_version if edge == BASE else None
     if version and (version.name, version.number) == (champion.name, champion.number):
         return None

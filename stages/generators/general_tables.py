@@ -18,7 +18,8 @@ FACTS = {
     "symbol": (
         "What is the chemical symbol for {}?",
         """gold=Au, silver=Ag, iron=Fe, oxygen=O, hydrogen=H, carbon=C, helium=He, sodium=Na, copper=Cu, lead=Pb,
-        calcium=Ca, nitrogen=N, zinc=Zn, tin=Sn, neon=Ne, potassium=K, mercury=Hg, aluminum=Al, nickel=Ni""",
+        calcium=Ca, nitrogen=N, zinc=Zn, tin=Sn, neon=Ne, potassium=K, mercury=Hg, aluminum=Al, nickel=Ni, tungsten=W,
+        antimony=Sb, palladium=Pd, thallium=Tl, yttrium=Y, beryllium=Be, iridium=Ir""",
     ),
     "continent": (
         "On which continent is {}?",
@@ -165,7 +166,7 @@ CHOICES = {
 
 NOUNS = [
     "lamp", "river", "garden", "window", "bottle", "candle", "button", "market", "pencil", "ladder", "basket", "mirror",
-    "blanket", "hammer", "island", "jacket", "kitchen", "lemon", "monkey", "needle", "orange", "pocket", "rabbit",
+    "blanket", "hammer", "engine", "jacket", "kitchen", "lemon", "monkey", "needle", "orange", "pocket", "rabbit",
     "silver", "tiger", "umbrella", "valley", "winter", "yellow", "zebra",
 ]  # fmt: skip
 LISTS = """colors=red|blue|green, fruits=apple|banana|cherry, animals=dog|cat|horse, countries=France|Japan|Brazil,

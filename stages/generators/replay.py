@@ -48,10 +48,10 @@ The {item} was shipped on {day} for {price} dollars. | When was my {item} shippe
 We accept {way} only. The {item} is ready. | How can I pay for the {item}? | You can pay by *{way}*.
 {name} repairs every {item}. | Who repairs my {item}? | *{name}* repairs your {item}.
 The {item} is on the {floor} floor, beside the {color} door. | Where is the {item}? | It is on the *{floor}* floor.
-The {furniture} is {size} cm wide. | How wide is the {furniture}? | The {furniture} is *{size}* cm wide.
+The {furniture} is {size} cm wide and {price} cm thick. | How wide is the {furniture}? | It is *{size}* cm wide.
 There is a discount of {percent} percent for {group}. | Who gets a discount? | We give a discount to *{group}*.
 For {group} the {item} is {percent} percent off. | What is the discount? | You get *{percent}* percent off.
-The battery of the {device} lasts {days} hours. | How long does the battery last? | The battery lasts *{days}* hours.
+The battery of the {device} lasts {days} hours. | How long does the battery last? | It lasts *{days}* hours.
 The {color} {furniture} is made of {material}. | What is the {furniture} made of? | It is made of *{material}*.
 A new {item} will arrive on {day}. | When do you get the {item} again? | It will arrive on *{day}*.
 The {item} comes from {country}. | Where does the {item} come from? | It comes from *{country}*.

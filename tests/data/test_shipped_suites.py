@@ -235,9 +235,9 @@ def test_right_and_wrong_replies(parts, prompt: str, reply: str, right: bool) ->
 
 
 def test_a_wrong_fact_costs_more_than_other_words(parts) -> None:
-    row = next(row for row in all_rows(parts, "replay") if row.reference.startswith("The battery lasts "))
+    row = next(row for row in all_rows(parts, "replay") if row.reference.startswith("The warranty is "))
     number = re.findall(r"\d+", row.reference)[0]
-    reworded = mean([row], "replay", lambda row: f"It lasts {number} hours.")
+    reworded = mean([row], "replay", lambda row: f"It is {number} months.")
     wrong = mean([row], "replay", lambda row: row.reference.replace(number, "99"))
     assert wrong < 0.5 < 0.75 < reworded < 1
 

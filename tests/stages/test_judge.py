@@ -177,7 +177,7 @@ def test_nothing_is_asked_twice(judge: Judge, ctx: Any, tiny: ModelRef, tmp_path
         verdicts(ctx("stopped", judge.config(concurrency=1), stopping=lambda: next(stops)), tiny)
     (kept,) = (tmp_path / "scores").glob("answers-*.jsonl")
     with kept.open("a") as file:
-        file.write('{"question": "torn')
+        file.write('\n{"question": "torn')
     assert verdicts(ctx("again", judge.config()), tiny) == EXPECTED
     assert len(judge.answered) == len(set(judge.answered)) == 12
     asked = len(judge.asked)
