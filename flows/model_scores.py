@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conf.errors import UserError
 from conf.schema import ModelConfig
 from conf.sections import ScoringConfig
 from conf.steps import ALIASES, BASE
@@ -54,11 +55,14 @@ class ModelScores:
         record = next(filter(None, (record_of(runs_dir, text) for text in texts)), None)
         values = record["config"] if record else default_values(texts[0], runs_dir, arguments.config_dir)
         self.whose = record["id"] if record else None
-        self._workspace = Workspace(
-            scoring_config({**values, "runs_dir": str(runs_dir)}, arguments.suite, arguments.config_dir, texts[0]),
-            Path(record["directory"]) if record and Path(record["directory"]).is_dir() else None,
-        )
-        self._workspace.check()
+        values = {**values, "runs_dir": str(runs_dir)}
+        self._workspace = Workspace(scoring_config(values, arguments.suite, arguments.config_dir, texts[0]))
+        try:
+            self._workspace.check()
+        except UserError as error:
+            if record and record["directory"] != str(Path.cwd()):
+                raise UserError(f"{error} ({self.whose} was started in {record['directory']}; try there)") from error
+            raise
         self._console = Console()
 
     @property
@@ -78,10 +82,14 @@ class ModelScores:
             UserError: There is none, or it cannot be used.
         """
         if text == BASE or text in ALIASES:
-            return NamedModel(name=text, model=self._workspace.models.model(text, {}))
+            model = self._workspace.models.model(text, {})
+            for alias, meaning in self._workspace.models.aliases.asked.items():
+                self._console.say(f"{alias}: {meaning}")
+            return NamedModel(name=text, model=model)
         if is_run(self.runs_dir, text) or not is_reference(text):
             run = find_run(self.runs_dir, text)
-            return NamedModel(name=run.name, model=self._in_our_chat(run.model()), run=run)
+            name = run.record["id"] if run.record and "/" not in text else run.name
+            return NamedModel(name=name, model=self._in_our_chat(run.model()), run=run)
         return NamedModel(name=text, model=self._referenced(text))
 
     def start_of(self, named: NamedModel, text: str) -> NamedModel:

@@ -55,7 +55,7 @@ def test_evaluate_finds_what_its_pipeline_knows(ask, runs_dir):
     rows, said = ask("evaluate", "latest")
     record = pipeline_records(runs_dir)[-1]
     metrics = record["steps"]["evaluate"]["metrics"]
-    last = f"{record['id']}/evaluate"
+    last = record["id"]
     assert [(row["suite"], row["model"], row["rows"]) for row in rows] == [
         ("arithmetic", "base", 16),
         ("arithmetic", last, 16),
@@ -96,7 +96,8 @@ def test_a_model_that_no_run_left(ask, own):
 
 
 def test_compare_says_what_made_each_and_how_good_it_is(ask, runs_dir, capsys):
-    rows, _ = ask("compare", "latest", "champion")
+    rows, said = ask("compare", "latest", "champion")
+    assert "champion: base (registry.fallback; there is none in ratchet yet)" in said
     assert [(row["stage"], row["start"], row["method"]) for row in rows] == [
         ("sft", "base", "sft"),
         ("preference", "sft", "dpo"),
