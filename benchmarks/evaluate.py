@@ -2,7 +2,8 @@
 
 Same model (SmolLM2-135M, float32), prompts, lengths and greedy decoding; one fresh process after the other (lm-eval,
 Ratchet, lm-eval, ...). lm-eval's `hf` backend is timed for its replies alone, at several batch sizes of which the best
-counts; Ratchet, at its default batch size, for replies and scores. Needs `pip install "ratchet[lm-eval]"`.
+counts; Ratchet, at its default batch size, for replies and scores. Seconds are those of the clock and, for a machine
+that does other work too, of the processor. Needs `pip install "ratchet[lm-eval]"`.
 """
 
 import argparse
@@ -42,8 +43,22 @@ CONFIGURATIONS = {
 }
 
 
-def measure(variant: str, name: str) -> dict[str, Any]:
-    """Rows per second, and the replies, in this process."""
+CLOCKS = {"clock": time.perf_counter, "processor": time.process_time}
+
+
+class Watch:
+    """Seconds since it was made, by clock."""
+
+    def __init__(self) -> None:
+        self._began = {name: clock() for name, clock in CLOCKS.items()}
+
+    def seconds(self) -> dict[str, float]:
+        """Of every clock."""
+        return {name: clock() - self._began[name] for name, clock in CLOCKS.items()}
+
+
+def measure(variant: str, name: str, most: int) -> dict[str, Any]:
+    """Rows per second by clock, and the replies, in this process."""
     from benchmarks.reinforce import rows
     from conf.schema import ModelConfig
     from stages.contract import Hardware
@@ -54,15 +69,18 @@ def measure(variant: str, name: str) -> dict[str, Any]:
     hardware = Hardware(threads=os.cpu_count() or 1)
     prepare(hardware, 0)
     ref = resolve_model(ModelConfig(), "float32")
-    asked = list(rows(configuration.kind, configuration.rows))
+    asked = list(rows(configuration.kind, min(configuration.rows, most)))
     if variant == "ratchet":
         seconds, replies = by_ratchet(ref, hardware, asked, configuration)
     else:
         seconds, replies = by_lm_eval(ref, asked, configuration.tokens, int(variant))
-    return {"speed": len(asked) / seconds, "replies": replies}
+    return {"speed": {clock: len(asked) / each for clock, each in seconds.items()}, "replies": replies}
 
 
-def by_ratchet(ref: Any, hardware: Any, asked: list[Any], configuration: Configuration) -> tuple[float, list[str]]:
+Measured = tuple[dict[str, float], list[str]]
+
+
+def by_ratchet(ref: Any, hardware: Any, asked: list[Any], configuration: Configuration) -> Measured:
     """Seconds for replies and scores, and the replies."""
     from conf.rewards import load_rewards
     from conf.sections import EvaluateConfig
@@ -76,16 +94,16 @@ def by_ratchet(ref: Any, hardware: Any, asked: list[Any], configuration: Configu
     model, tokenizer = pack(load_folded(ref, hardware).model), load_tokenizer(ref)
     batch_size = EvaluateConfig().batch_size
     with RewardSet(load_rewards(file)) as rewards:
-        began = time.perf_counter()
+        watch = Watch()
         answers = answer(
             model, tokenizer, ref, asked, max_new_tokens=configuration.tokens, batch_size=batch_size, seed=0
         )
         replies = [completions[0].text for completions in answers]
         rewards.score_all([row.sample(reply) for row, reply in zip(asked, replies, strict=True)])
-        return time.perf_counter() - began, replies
+        return watch.seconds(), replies
 
 
-def by_lm_eval(ref: Any, asked: list[Any], tokens: int, batch_size: int) -> tuple[float, list[str]]:
+def by_lm_eval(ref: Any, asked: list[Any], tokens: int, batch_size: int) -> Measured:
     """Seconds for the replies of lm-eval's `hf` backend, which loads the model itself, and the replies."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
@@ -100,36 +118,40 @@ def by_lm_eval(ref: Any, asked: list[Any], tokens: int, batch_size: int) -> tupl
     requests = [Instance("generate_until", {}, arguments, place) for place, arguments in enumerate(prompts)]
     directory = str(model_directory(ref))
     backend = HFLM(pretrained=directory, dtype="float32", device="cpu", batch_size=batch_size)
-    began = time.perf_counter()
+    watch = Watch()
     replies = backend.generate_until(requests, disable_tqdm=True)
-    return time.perf_counter() - began, replies
+    return watch.seconds(), replies
 
 
-def run(variant: str, name: str) -> dict[str, Any]:
+def run(variant: str, name: str, most: int) -> dict[str, Any]:
     """Measure in a fresh process."""
-    command = [sys.executable, __file__, "--measure", variant, name]
+    command = [sys.executable, __file__, "--rows", str(most), "--measure", variant, name]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 
 
-def compare(name: str, rounds: int, batch_sizes: Sequence[int]) -> None:
+def compare(name: str, rounds: int, batch_sizes: Sequence[int], most: int) -> None:
     """Print a configuration's rows."""
     theirs: dict[str, list[dict[str, Any]]] = {str(size): [] for size in batch_sizes}
     ours = []
     for _ in range(rounds):
         for variant, results in theirs.items():
-            results.append(run(variant, name))
-            ours.append(run("ratchet", name))
-    medians = {variant: statistics.median(result["speed"] for result in results) for variant, results in theirs.items()}
-    best = max(medians, key=lambda variant: medians[variant])
-    speed = statistics.median(result["speed"] for result in ours)
-    for variant, median in medians.items():
-        print(f"{name:11} lm-eval, batches of {variant:3} {median:8.2f} rows/s")
-    pairs = list(zip(theirs[best][-1]["replies"], ours[-1]["replies"], strict=True))
+            results.append(run(variant, name, most))
+            ours.append(run("ratchet", name, most))
+    for clock in CLOCKS:
+        speeds = {variant: median(results, clock) for variant, results in theirs.items()}
+        speed, best = median(ours, clock), max(speeds.values())
+        tried = ", ".join(f"{value:.2f} in batches of {variant}" for variant, value in speeds.items())
+        print(f"{name:11} rows per second of the {clock:9}  lm-eval {tried}; Ratchet {speed:.2f}: {speed / best:.2f}x")
+    pairs = list(zip(theirs[str(batch_sizes[0])][-1]["replies"], ours[-1]["replies"], strict=True))
     same = sum(their == our for their, our in pairs) / len(pairs)
-    print(f"{name:11} Ratchet                 {speed:8.2f} rows/s")
-    print(f"{name:11} ratio to the best       {speed / medians[best]:8.2f}   ({same:.0%} of the replies are the same)")
+    print(f"{name:11} {same:.0%} of the replies are the same", flush=True)
+
+
+def median(results: Sequence[dict[str, Any]], clock: str) -> float:
+    """Rows per second."""
+    return statistics.median(result["speed"][clock] for result in results)
 
 
 def main() -> None:
@@ -138,13 +160,14 @@ def main() -> None:
     parser.add_argument("configurations", nargs="*", metavar="CONFIGURATION", help="of " + ", ".join(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=2, help="processes per batch size of lm-eval (2)")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES, help="of lm-eval, the best counts")
+    parser.add_argument("--rows", type=int, default=200, help="at most so many of a configuration (200)")
     parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "CONFIGURATION"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(*arguments.measure)))
+        print(json.dumps(measure(*arguments.measure, arguments.rows)))
         return
     for name in arguments.configurations or CONFIGURATIONS:
-        compare(name, arguments.rounds, arguments.batch_sizes)
+        compare(name, arguments.rounds, arguments.batch_sizes, arguments.rows)
 
 
 if __name__ == "__main__":

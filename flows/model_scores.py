@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conf.errors import UserError
 from conf.schema import ModelConfig
 from conf.sections import ScoringConfig
 from conf.steps import ALIASES, BASE
@@ -54,11 +55,14 @@ class ModelScores:
         record = next(filter(None, (record_of(runs_dir, text) for text in texts)), None)
         values = record["config"] if record else default_values(texts[0], runs_dir, arguments.config_dir)
         self.whose = record["id"] if record else None
-        self._workspace = Workspace(
-            scoring_config({**values, "runs_dir": str(runs_dir)}, arguments.suite, arguments.config_dir, texts[0]),
-            Path(record["directory"]) if record and Path(record["directory"]).is_dir() else None,
-        )
-        self._workspace.check()
+        values = {**values, "runs_dir": str(runs_dir)}
+        self._workspace = Workspace(scoring_config(values, arguments.suite, arguments.config_dir, texts[0]))
+        try:
+            self._workspace.check()
+        except UserError as error:
+            if record and record["directory"] != str(Path.cwd()):
+                raise UserError(f"{error} ({self.whose} was started in {record['directory']}; try there)") from error
+            raise
         self._console = Console()
 
     @property
@@ -78,10 +82,14 @@ class ModelScores:
             UserError: There is none, or it cannot be used.
         """
         if text == BASE or text in ALIASES:
-            return NamedModel(name=text, model=self._workspace.named(text))
+            model = self._workspace.models.model(text, {})
+            for alias, meaning in self._workspace.models.aliases.asked.items():
+                self._console.say(f"{alias}: {meaning}")
+            return NamedModel(name=text, model=model)
         if is_run(self.runs_dir, text) or not is_reference(text):
             run = find_run(self.runs_dir, text)
-            return NamedModel(name=run.name, model=self._in_our_chat(run.model()), run=run)
+            name = run.record["id"] if run.record and "/" not in text else run.name
+            return NamedModel(name=name, model=self._in_our_chat(run.model()), run=run)
         return NamedModel(name=text, model=self._referenced(text))
 
     def start_of(self, named: NamedModel, text: str) -> NamedModel:
@@ -110,7 +118,7 @@ class ModelScores:
         from stages.scores import score_models
 
         named = {each.name: each.model for each in models}
-        baseline = baseline or self._workspace.base
+        baseline = baseline or self._workspace.models.base
         if all(model.identity != baseline.identity for model in named.values()) and self._judges():
             named = {"baseline": baseline, **named}
         self._console.say(f"{', '.join(self.suites)}{f', as {self.whose} has them' if self.whose else ''}:")
@@ -162,7 +170,7 @@ class ModelScores:
             out_dir=folder,
             seed=self._seed,
             hardware=workspace.hardware,
-            suites=workspace.as_suites(workspace.suites(workspace.config.steps[STEP])),
+            suites=workspace.suites.as_stage(workspace.suites.of(workspace.config.steps[STEP])),
             scores=workspace.store.scores,
             progress=lambda what, done, total: self._console.progress("", what, done, total),
             say=lambda text: self._console.say(f"  {text}"),
@@ -170,7 +178,7 @@ class ModelScores:
 
     def _in_our_chat(self, model: ModelRef) -> ModelRef:
         """A model with this configuration's chat settings."""
-        ours = self._workspace.base
+        ours = self._workspace.models.base
         if model.sha256 == ours.sha256:
             return replace(model, config=ours.config, revision=ours.revision)
         return replace(model, config=replace(model.config, **_chat(ours.config)))
@@ -180,8 +188,8 @@ class ModelScores:
         workspace = self._workspace
         sections = workspace.config.sections
         if text == sections.model.id:
-            return workspace.base
-        config = ModelConfig(id=text, **_chat(workspace.base.config))
+            return workspace.models.base
+        config = ModelConfig(id=text, **_chat(workspace.models.base.config))
         aliases = Aliases(replace(sections, model=config), workspace.runs_dir)
         return resolve_model(aliases.base_config, workspace.hardware.dtype)
 

@@ -105,7 +105,7 @@ def open_run(
     workspace = Workspace(parsed)
     if not checked:
         workspace.check()
-    workspace.find_models()
+    workspace.models.find()
     console = Console()
     record = Record(parsed, workspace.runs_dir, overrides, command, run_id)
     stop = StopRequest(console.say, record.folder)
@@ -116,7 +116,9 @@ def open_run(
         record.end(stop.ended(error))
         record.release()
         raise
-    record.update(mlflow_uri=tracker.uri, aliases=workspace.aliases.asked, original=workspace.aliases.original_tag)
+    record.update(
+        mlflow_uri=tracker.uri, aliases=workspace.models.aliases.asked, original=workspace.models.aliases.original_tag
+    )
     catch_up(tracker, workspace.runs_dir)
     for line in workspace.notices():
         console.say(line)

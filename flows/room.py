@@ -63,8 +63,8 @@ def check_room(workspace: Workspace, steps: Iterable[str]) -> None:
     Raises:
         UserError: It does not; says how much is free, and how much may be needed for what.
     """
-    made = MADE.get(workspace.base.config.id)
-    if made and present_directory(workspace.base) is None:
+    made = MADE.get(workspace.models.base.config.id)
+    if made and present_directory(workspace.models.base) is None:
         check_writable(cache_dir(), "RATCHET_CACHE_DIR")
         if (free := free_space(cache_dir())) < made.SIZE:
             raise UserError(
@@ -122,7 +122,7 @@ def _step_need(workspace: Workspace, name: str) -> Need:
     replies = (copies + _TEMPORARY) * _replies(workspace, name)
     if not isinstance(settings, TrainingConfig):
         return Need(replies=replies)
-    directory = present_directory(workspace.base)
+    directory = present_directory(workspace.models.base)
     adapter = adapter_size(settings.lora, matrices(directory))
     checkpoint = adapter * (_CHECKPOINT + (settings.keep is Keep.best)) + _beside_weights(directory) + _PER_STEP
     rows = _rows(workspace, workspace.config.steps[name])[0]
@@ -145,7 +145,7 @@ def _replies(workspace: Workspace, name: str) -> int:
     """Bytes of the replies that a step keeps, each with its row."""
     step: Step = workspace.config.steps[name]
     if "suites" in STAGES[step.stage].needs:
-        return (1 + _KEPT) * sum(_suite_replies(workspace, suite) for suite in workspace.suite_names(step))
+        return (1 + _KEPT) * sum(_suite_replies(workspace, suite) for suite in workspace.suites.names(step))
     rows, row = _rows(workspace, step)
     match workspace.config.settings[name]:
         case PairsConfig() as pairs:
@@ -163,7 +163,7 @@ def _replies(workspace: Workspace, name: str) -> int:
 
 def _suite_replies(workspace: Workspace, name: str) -> int:
     suite = workspace.config.suites[name]
-    rows, row_size = _lines(workspace.suite_rows(name, suite))
+    rows, row_size = _lines(workspace.suites.rows(name, suite))
     steps = workspace.config.steps.values()
     models = 2 + sum(STAGES[step.stage].trains for step in steps) + sum(len(step.models) for step in steps)
     replies = models * min(rows, suite.max_rows or rows) * suite.samples
@@ -174,7 +174,7 @@ def _rows(workspace: Workspace, step: Step) -> tuple[int, int]:
     """How many training rows a step has at most, and bytes of one; what another step makes counts as what it reads."""
     while step.data_step:
         step = workspace.config.steps[step.data_step]
-    return _lines(workspace.prepared(str(step.data))["train"])
+    return _lines(workspace.suites.prepared(str(step.data))["train"])
 
 
 def _lines(path: Path) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def _candidate(run: "PipelineRun", inputs: StepInputs, result: StageResult) -> C
         id=entry.id,
         model=result.model,
         tags={
-            **lineage_tags(result.model, run.workspace.runs_dir, run.workspace.aliases.original_tag),
+            **lineage_tags(result.model, run.workspace.runs_dir, run.workspace.models.aliases.original_tag),
             **record_tags(values),
             **gate_tags(entry),
         },
@@ -103,7 +103,7 @@ def _outdated(run: "PipelineRun", inputs: StepInputs, champion: Version | None) 
     """Why a decision is none about the present champion; None when it is, or there is no champion."""
     if champion is None or champion.tags.get(IDENTITY) == inputs.models["baseline"].identity:
         return None
-    edge, aliases = str(inputs.step.baseline), run.workspace.aliases
+    edge, aliases = str(inputs.step.baseline), run.workspace.models.aliases
     version = aliases.version(edge) if edge in ALIASES else aliases.base_version if edge == BASE else None
     if version and (version.name, version.number) == (champion.name, champion.number):
         return None

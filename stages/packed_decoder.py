@@ -29,7 +29,12 @@ class PackedDecoderLayer(torch.nn.Module):
         name: What it is called in the model.
     """
 
-    def __init__(self, layer: torch.nn.Module, name: str) -> None:
+    attention: Any
+    attention_norm: Any
+    mlp_norm: Any
+    act: Any
+
+    def __init__(self, layer: Any, name: str) -> None:
         super().__init__()
         self.attention_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.act, self.attention = layer.mlp.act_fn, layer.self_attn
@@ -45,7 +50,7 @@ class PackedDecoderLayer(torch.nn.Module):
             delattr(self.attention, projection)  # it stays for what it tells of attention
 
     @staticmethod
-    def can_replace(layer: torch.nn.Module) -> bool:
+    def can_replace(layer: Any) -> bool:
         """Whether it is of a known kind, and its products are plain linear layers that profit from packing."""
         return type(layer) in KINDS and all(
             can_pack(getattr(getattr(layer, part), name)) for part, names in PROJECTIONS.items() for name in names
@@ -55,7 +60,7 @@ class PackedDecoderLayer(torch.nn.Module):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        position_embeddings: Any = None,
         cache: Cache | None = None,
         **options: Any,
     ) -> torch.Tensor:
@@ -63,8 +68,8 @@ class PackedDecoderLayer(torch.nn.Module):
         attention, shape = self.attention, hidden_states.shape[:-1]
         joined = self.queries_keys_values(_normed(self.attention_norm, hidden_states))
         joined = joined.view(*shape, -1, attention.head_dim).transpose(1, 2)
-        turned = _rotated(joined[:, : self.heads + self.key_heads], *position_embeddings)  # type: ignore[misc]
-        queries, keys = turned.split((self.heads, self.key_heads), 1)
+        turned = _rotated(joined[:, : self.heads + self.key_heads], *position_embeddings)
+        queries, keys = turned[:, : self.heads], turned[:, self.heads :]
         values = joined[:, self.heads + self.key_heads :]
         if cache is not None:
             keys, values = cache.update(keys, values, attention.layer_idx)
@@ -74,16 +79,17 @@ class PackedDecoderLayer(torch.nn.Module):
         found, _ = attend(attention, queries, keys, values, attention_mask, dropout=0.0, **options)
         hidden_states = hidden_states + self.attended(found.reshape(*shape, -1))
         gate, up = self.gate_up(_normed(self.mlp_norm, hidden_states)).chunk(2, -1)
-        return hidden_states + self.down(self.act(gate).mul_(up))
+        output: torch.Tensor = hidden_states + self.down(self.act(gate).mul_(up))
+        return output
 
 
-def _joined(layer: torch.nn.Module, name: str, part: str, *projections: str) -> PackedLinear:
+def _joined(layer: Any, name: str, part: str, *projections: str) -> PackedLinear:
     layers = [getattr(getattr(layer, part), projection) for projection in projections]
     return PackedLinear(layers, [f"{name}.{part}.{projection}" for projection in projections])
 
 
-def _normed(norm: torch.nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
-    return rms_norm(hidden_states, norm.weight.shape, norm.weight, norm.variance_epsilon)  # type: ignore[arg-type]
+def _normed(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    return rms_norm(hidden_states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 def _rotated(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ class PackedLinear(torch.nn.Module):
     def __init__(self, layers: Sequence[torch.nn.Linear], names: Sequence[str]) -> None:
         super().__init__()
         self.names = names
-        biases = [layer.bias for layer in layers if layer.bias is not None]
+        biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
         self.bias = torch.cat(biases).detach() if biases else None
         self.pack([layer.weight for layer in layers])
 

@@ -4,7 +4,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stages.bootstrap import differences, interval
+import numpy as np
+
+from stages.bootstrap import Differences, differences, interval, lower_bound, percentile_bounds
 from stages.score_metrics import row_means
 from stages.suite_scores import RowScore
 
@@ -34,20 +36,33 @@ class MeanScore:
 
 
 def mean_score(replies: Sequence[RowScore], seed: int = 0) -> MeanScore:
-    """The mean of a model's scores on a suite, with its interval (see `stages.bootstrap.interval`)."""
+    """The mean of a model's scores on a suite, with its interval."""
     scores = row_means(replies)
-    least, most = min(0.0, *scores), max(1.0, *scores)
-    low, high = least, most  # all that one row says
-    if len(scores) > 1:
-        low, high = _interval([0.0] * len(scores), scores, seed)
+    low, high = mean_interval(scores, seed)
     return MeanScore(
         mean=statistics.fmean(scores),
-        low=max(low, least),
-        high=min(high, most),
+        low=low,
+        high=high,
         rows=len(scores),
         tokens=statistics.fmean(reply.tokens for reply in replies),
         by_row=scores,
     )
+
+
+def mean_interval(scores: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """The wider, on each side, of the percentile bootstrap and the score bound (see `stages.bootstrap`).
+
+    The scores a row could have had are taken to lie between the least and the largest one seen, 0 and 1 included; one
+    row alone says no more than that. For scores of 0 and 1 the score bound is Wilson's, with Student's quantile.
+    """
+    least, most = min(0.0, *scores), max(1.0, *scores)
+    if len(scores) < 2:
+        return least, most
+    middle, tail = (least + most) / 2, (1 - CONFIDENCE) / 2
+    values, counts = np.unique(np.round(np.asarray(scores) - middle, 12), return_counts=True)
+    found = Differences(values, counts, (most - least) / 2)
+    low, high = percentile_bounds(found, tail=tail, resamples=RESAMPLES, seed=seed)
+    return middle + min(low, lower_bound(found, tail)), middle + max(high, -lower_bound(found.negated, tail))
 
 
 def winner(scores: Mapping[str, Sequence[float]], seed: int = 0) -> str | None:
@@ -60,9 +75,6 @@ def winner(scores: Mapping[str, Sequence[float]], seed: int = 0) -> str | None:
     ranked = sorted(scores, key=lambda model: statistics.fmean(scores[model]))[-2:]
     if len(ranked) < 2 or len(scores[ranked[0]]) < 2:
         return None
-    low, _ = _interval(scores[ranked[0]], scores[ranked[1]], seed)
+    second, best = (scores[model] for model in ranked)
+    low, _ = interval(differences(second, best), confidence=CONFIDENCE, resamples=RESAMPLES, seed=seed)
     return ranked[1] if low > 0 else None
-
-
-def _interval(before: Sequence[float], after: Sequence[float], seed: int) -> tuple[float, float]:
-    return interval(differences(before, after), confidence=CONFIDENCE, resamples=RESAMPLES, seed=seed)

@@ -33,7 +33,7 @@ def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
     rows = []
     for name, step in workspace.config.steps.items():
         state, store, why = _state(workspace, name, results, records)
-        data = f"from {step.data_step}" if step.data_step else str(step.data or ", ".join(workspace.suite_names(step)))
+        data = f"from {step.data_step}" if step.data_step else str(step.data or ", ".join(workspace.suites.names(step)))
         rows.append(
             {
                 "step": name,
@@ -44,7 +44,7 @@ def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
                 "store": store,
                 "state": state,
                 "changes": why,
-                "aliases": workspace.aliases.meanings(step.model_edges),
+                "aliases": workspace.models.aliases.meanings(step.model_edges),
             }
         )
     return rows

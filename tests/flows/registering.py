@@ -81,7 +81,7 @@ class Night:
         self.config = load_run({**values, "pipeline": {"gate": gate}})
         self.lines: list[str] = []
         self.workspace = Workspace(self.config)
-        self.workspace.find_models()
+        self.workspace.models.find()
 
     def run(self) -> PipelineRun:
         record = Record(self.config, self.workspace.runs_dir, ())

@@ -230,7 +230,7 @@ def test_the_fallback_may_be_a_run(runs_dir):
     night = Night(runs_dir, "run/sft-b", registry={"fallback": "run/sft-a"})
     assert night.workspace.inputs("gate", {}).models["baseline"].identity == identity(runs_dir, "a")
     meaning = "run/sft-a (registry.fallback; there is none in ratchet yet)"
-    assert night.workspace.aliases.asked == {"champion": meaning}
+    assert night.workspace.models.aliases.asked == {"champion": meaning}
 
 
 def test_without_its_adapters_a_champion_is_compared_with_as_its_files_and_is_no_start(runs_dir):
@@ -256,11 +256,11 @@ REGISTERED = {"id": "models:/ratchet@champion", "fallback": "tiny:random"}
 
 def test_the_champion_can_be_the_base_model(runs_dir, tiny):
     first = Night(runs_dir, "base", model=REGISTERED)
-    assert first.workspace.base.identity == tiny.identity
-    assert first.workspace.aliases.asked["models:/ratchet@champion"].startswith("tiny:random (model.fallback")
+    assert first.workspace.models.base.identity == tiny.identity
+    assert first.workspace.models.aliases.asked["models:/ratchet@champion"].startswith("tiny:random (model.fallback")
     ship(runs_dir, "a")
     night = Night(runs_dir, "base", model=REGISTERED)
-    base = night.workspace.base
+    base = night.workspace.models.base
     assert base.config.id.startswith(str(runs_dir / "mlartifacts")) and not base.adapters
     models = night.workspace.inputs("gate", {}).models
     assert models["start"].identity == base.identity
@@ -270,7 +270,7 @@ def test_the_champion_can_be_the_base_model(runs_dir, tiny):
     version = registry(runs_dir).aliases()["champion"]
     assert (version.number, tag(version, "original")["sha256"]) == (2, tiny.sha256)
     pinned = Night(runs_dir, "base", model={"id": "models:/ratchet/1", "fallback": None})
-    assert pinned.workspace.base.identity == base.identity
+    assert pinned.workspace.models.base.identity == base.identity
     with pytest.raises(UserError, match=r"model.id: there is no models:/ratchet/7 yet; model.fallback"):
         Night(runs_dir, "base", model={"id": "models:/ratchet/7", "fallback": None})
 

@@ -49,13 +49,13 @@ def test_latest_means_what_it_meant_before_the_run_began(runs_dir, tiny):
 
 def test_prepared_rows_that_are_damaged_are_made_again(runs_dir):
     opened = workspace(runs_dir)
-    folder = opened.prepared("arithmetic")["train"].parent
+    folder = opened.suites.prepared("arithmetic")["train"].parent
     files = {path: path.read_bytes() for path in folder.iterdir()}
     assert {path.name for path in files} == {"train.jsonl", "select.jsonl", "gate.jsonl", "hashes.json"}
     for path, content in files.items():
         for damaged in (None, b"", content[:-9], bytes([content[0] ^ 1]) + content[1:]):
             path.unlink() if damaged is None else path.write_bytes(damaged)
-            opened.prepared("arithmetic")
+            opened.suites.prepared("arithmetic")
             assert {path: path.read_bytes() for path in folder.iterdir()} == files
     assert [path.name for path in folder.parent.glob(".data-*")] == [f".{folder.name}.lock"]
 
@@ -76,7 +76,7 @@ def test_a_suite_is_known_by_what_determines_its_scores(runs_dir):
     written = opened.config.suites["arithmetic"]
 
     def suite_id(**changes):
-        return opened.as_suites({"named": replace(written, **changes)})["named"].id
+        return opened.suites.as_stage({"named": replace(written, **changes)})["named"].id
 
     for same in ({"role": SuiteRole.general}, {"tolerance": 0.3}, {"reward": "other"}, {"temperature": 2.0}):
         assert suite_id(**same) == suite_id(), same
@@ -102,9 +102,9 @@ def test_a_source_with_a_share_of_its_own(tmp_path):
     def identities(*overrides):
         opened = workspace(tmp_path, "data=[arithmetic,general]", "suite=[arithmetic,general]", *overrides)
         opened.store.prepare()
-        assert opened.prepared("general")["train"].read_text() == ""
-        suites = opened.inputs("sft", {}).suite_ids, opened._suite_id(opened.config.suites["general"])
-        return opened.inputs("sft", {}).fingerprint, suites[1]["rows"], opened.prepared("general")["gate"]
+        assert opened.suites.prepared("general")["train"].read_text() == ""
+        suites = opened.inputs("sft", {}).suite_ids, opened.suites.identity("general", opened.config.suites["general"])
+        return opened.inputs("sft", {}).fingerprint, suites[1]["rows"], opened.suites.prepared("general")["gate"]
 
     sft, general, gate = identities("reward=[arithmetic,exact_number,row_pattern]")
     other_sft, *same = identities("reward=[arithmetic,exact_number,row_pattern]", "held_out=0.3")
