@@ -66,7 +66,7 @@ def measure(variant: str, name: str, most: int) -> dict[str, Any]:
     from stages.identity import resolve_model
 
     configuration = CONFIGURATIONS[name]
-    hardware = Hardware(threads=os.cpu_count() or 1)
+    hardware = Hardware(threads=int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
     prepare(hardware, 0)
     ref = resolve_model(ModelConfig(), "float32")
     asked = list(rows(configuration.kind, min(configuration.rows, most)))
