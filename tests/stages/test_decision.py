@@ -109,9 +109,9 @@ def test_too_few_rows_are_inconclusive_and_say_how_many_would_decide() -> None:
         "would, if the gain is real (they show a change of 0.072 in 4 of 5 cases)"
     ]
     part = one(found, "arithmetic")
-    # By hand: half an interval of 0.0504 times (1.96 + 0.84) / 1.96 is 0.072; 300 x (0.072 / 0.02)^2 rows.
+    # By hand: half an interval of 0.0504 times (1.96 + 0.84) / 1.96 is 0.072; (1.96 + 0.84)^2 variances over 0.02^2.
     assert part.detectable == pytest.approx(0.072, abs=5e-4)
-    assert part.rows_needed == pytest.approx(300 * (0.072 / 0.02) ** 2, rel=0.02)
+    assert part.rows_needed == pytest.approx(2.8016**2 * (56 / 300 - 0.02**2) / 0.02**2, rel=0.02)
 
 
 def test_the_rows_that_are_named_decide_in_four_of_five_cases() -> None:
