@@ -124,7 +124,7 @@ def _last_done(record: Mapping[str, Any]) -> str:
 def _summary(step: Mapping[str, Any]) -> str:
     if step["error"]:
         return str(step["error"])
-    if step["stage"] == "evaluate":
+    if step["stage"] in ("evaluate", "gate"):  # which have tables of their own
         return ""
     names = _MAIN.get(step["stage"], step["metrics"])
     return "  ".join(f"{name} {step['metrics'][name]:.4g}" for name in names if name in step["metrics"])
