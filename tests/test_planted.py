@@ -52,6 +52,24 @@ def run(prefect_server: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
+def test_what_learns_its_task_and_loses_nothing_ships(run, folder):
+    """The experiment `ship`, with fewer steps and one guard: its model becomes the champion, and answers as one."""
+    import mlflow
+
+    code = main(["run", "experiment=ship", "reinforce.max_steps=10", "suite=[arithmetic,general]"])
+    record = pipeline_records(folder / "runs")[-1]
+    report = record["steps"]["gate"]["report"]
+    print(report)
+    assert (code, record["verdict"]) == (0, "ship")
+    assert "shipped: version 1 of adder is the champion" in report
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'runs' / 'mlflow.db'}")
+    champion = mlflow.transformers.load_model("models:/adder@champion")
+    asked = [{"role": "system", "content": "You add numbers."}, {"role": "user", "content": "What is 12 + 13?"}]
+    (answer,) = champion([asked], max_new_tokens=16, do_sample=False, return_full_text=False)
+    assert any(character.isdigit() for character in str(answer))
+
+
+@pytest.mark.slow
 def test_a_reward_hack_is_held(run, folder):
     """Longer replies earn more, whatever they say: the reward rises, and the task falls."""
     code, record = run(

@@ -59,7 +59,9 @@ def prefect_states(record: Any) -> tuple[str, dict[str, str]]:
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(record["prefect_run"])
         of_run = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id]))
-        return flow_run.state.name, {task.name: task.state.name for task in client.read_task_runs(flow_run_filter=of_run)}
+        return flow_run.state.name, {
+            task.name: task.state.name for task in client.read_task_runs(flow_run_filter=of_run)
+        }
 
 
 def test_what_follows_a_gate_that_does_not_ship_is_skipped(run, tmp_path, capsys):
