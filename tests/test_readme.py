@@ -17,6 +17,7 @@ ELSEWHERE = {
     "make demo": "tests/test_demo.py runs what it runs",
     "make test": "this is it",
     "ratchet run experiment=qa": "tests/test_demo.py",
+    "ratchet run experiment=ship": "tests/test_planted.py",
 }
 """Commands of the README that are run elsewhere, and where."""
 
