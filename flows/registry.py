@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
@@ -24,6 +23,7 @@ from conf.errors import UserError
 from conf.steps import ALIASES
 from flows.tracking import forget_database, requests_within
 from stages.cache import cache_dir, make_once
+from stages.locks import locked
 
 ID, IDENTITY, STATE, REPLACES = "ratchet.id", "ratchet.identity", "ratchet.state", "ratchet.replaces"
 """Tags of a version: what it was registered for, its weights, how it stands, and the champion that it replaced."""
@@ -31,7 +31,6 @@ CANDIDATE, SHIPPED, WITHDRAWN = "candidate", "shipped", "withdrawn"
 """How a version stands: no alias has pointed to it yet, `champion` has, a person has taken that back."""
 
 _CHAMPION, _PREVIOUS, _ANCHOR = ALIASES
-_WAIT_SECONDS = 0.5
 _ABSENT = "RESOURCE_DOES_NOT_EXIST"
 
 
@@ -89,21 +88,9 @@ class Registry:
         Args:
             on_wait: Called every half second for as long as another process holds it; it ends the wait by raising.
         """
-        path = self._lock_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path)
-        while True:
-            try:
-                lock.acquire(timeout=_WAIT_SECONDS)
-                break
-            except Timeout:
-                on_wait()
-        try:
-            with requests_within(120):
-                self._settle()
-                yield
-        finally:
-            lock.release()
+        with locked(self._lock_path(), on_wait), requests_within(120):
+            self._settle()
+            yield
 
     def aliases(self) -> dict[str, Version]:
         """What `champion`, `previous` and `anchor` mean; nothing while nothing has shipped."""

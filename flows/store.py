@@ -4,7 +4,6 @@
 for with a hash; an entry whose files are gone or changed is treated as if it had never been made.
 """
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from conf.errors import UserError
 from conf.loader import dump, load
@@ -23,6 +20,7 @@ from flows.progress_log import read_progress
 from stages.cache import file_sha256, write_atomically
 from stages.contract import Adapter, ModelRef, StageResult
 from stages.disk import GIVE_ROOM, check_writable, disk_error
+from stages.locks import locked
 
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, UserError)
 """Whatever the content of a damaged file leads to."""
@@ -191,26 +189,13 @@ class Store:
             on_wait: Called with the present holder every half second for as long as another process holds it; it ends
                 the wait by raising.
         """
-        lock = FileLock(self.root / f".{entry.id}.lock")
         note = self.root / f".{entry.id}.holder"
-        while True:
+        with locked(self.root / f".{entry.id}.lock", lambda: on_wait(_read_note(note))):
             try:
-                lock.acquire(timeout=0)
-                break
-            except Timeout:
-                on_wait(_read_note(note))
-                with contextlib.suppress(Timeout):
-                    lock.acquire(timeout=_WAIT_SECONDS)
-                    break
-        try:
-            write_atomically(note, holder)
-            yield
-        finally:
-            note.unlink(missing_ok=True)
-            lock.release()
-
-
-_WAIT_SECONDS = 0.5
+                write_atomically(note, holder)
+                yield
+            finally:
+                note.unlink(missing_ok=True)
 
 
 def _read_note(path: Path) -> str:

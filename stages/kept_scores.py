@@ -5,16 +5,13 @@ One file per key, which names everything that determines the content; a file vou
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from stages.cache import write_atomically
-
-_WAIT_SECONDS = 0.5
+from stages.locks import locked
 
 
 class KeptScores:
@@ -47,7 +44,7 @@ class KeptScores:
         path = place.with_suffix(".json")
         value = _read(path)
         if value is None:
-            with _locked(place.with_name(f".{place.name}.lock"), on_wait):
+            with locked(place.with_name(f".{place.name}.lock"), on_wait):
                 value = _read(path)
                 if value is None:
                     value = make()
@@ -62,23 +59,6 @@ def _read(path: Path) -> Any:
         if saved["sha256"] == _sha256(saved["value"]):
             return saved["value"]
     return None
-
-
-@contextmanager
-def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock against other processes; one whose holder died is free."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    while True:
-        try:
-            lock.acquire(timeout=_WAIT_SECONDS)
-            break
-        except Timeout:
-            on_wait()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _sha256(value: Any) -> str:
