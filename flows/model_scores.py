@@ -112,11 +112,15 @@ class ModelScores:
         Args:
             models: The models.
             baseline: What judges compare with; the base model when absent.
+
+        Raises:
+            UserError: What the suites need cannot be had, or `runs_dir` may not be written.
         """
         from stages.hardware import prepare
         from stages.score_intervals import mean_score
         from stages.scores import score_models
 
+        self._workspace.check()
         named = {each.name: each.model for each in models}
         baseline = baseline or self._workspace.models.base
         if all(model.identity != baseline.identity for model in named.values()) and self._judges():
