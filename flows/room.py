@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from conf.errors import UserError
-from conf.sections import Keep, LoraConfig, PairsConfig, ProbeConfig, ReinforceConfig, TrainingConfig
+from conf.sections import GateConfig, Keep, LoraConfig, PairsConfig, ProbeConfig, ReinforceConfig, TrainingConfig
 from conf.steps import STAGES, Step
 from flows.workspace import Workspace
 from stages.cache import cache_dir
@@ -32,6 +32,8 @@ _PER_TOKEN = 8
 """Of one token of a reply that is kept."""
 _CHECKPOINT = 3
 """Adapters in a checkpoint: the weights, and two moments of the optimiser for each; the best one besides."""
+_REGISTERED = 2
+"""Copies of a model that ships: what is exported, and what the registry keeps."""
 _TEMPORARY = 1
 """Copies of its replies that a step needs until it is done."""
 _KEPT = 1
@@ -46,11 +48,12 @@ class Need:
     checkpoints: int = 0
     replies: int = 0
     records: int = 0
+    registered: int = 0
 
     @property
     def total(self) -> int:
         """All of it, at the moment when it is most."""
-        return self.adapters + self.checkpoints + self.replies + self.records
+        return self.adapters + self.checkpoints + self.replies + self.records + self.registered
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {size_text(size)}" for name, size in vars(self).items() if size)
@@ -90,6 +93,7 @@ def estimate(workspace: Workspace, steps: Iterable[str]) -> Need:
         records=sum(need.records for need in needs)
         + _PER_STEP * (len(workspace.config.steps) + 1)
         + (_DATABASE if _embedded_tracking(workspace) and not database.exists() else 0),
+        registered=sum(need.registered for need in needs),
     )
 
 
@@ -120,9 +124,10 @@ def _step_need(workspace: Workspace, name: str) -> Need:
     settings = workspace.config.settings[name]
     copies = 2 if _embedded_tracking(workspace) else 1
     replies = (copies + _TEMPORARY) * _replies(workspace, name)
-    if not isinstance(settings, TrainingConfig):
-        return Need(replies=replies)
     directory = present_directory(workspace.models.base)
+    if not isinstance(settings, TrainingConfig):
+        ships = isinstance(settings, GateConfig) and settings.register
+        return Need(replies=replies, registered=_REGISTERED * _model_size(directory) if ships else 0)
     adapter = adapter_size(settings.lora, matrices(directory))
     checkpoint = adapter * (_CHECKPOINT + (settings.keep is Keep.best)) + _beside_weights(directory) + _PER_STEP
     rows = _rows(workspace, workspace.config.steps[name])[0]
@@ -133,6 +138,11 @@ def _step_need(workspace: Workspace, name: str) -> Need:
         replies=replies,
         records=updates * _PER_UPDATE,
     )
+
+
+def _model_size(directory: Path | None) -> int:
+    """Bytes of a model's files; a folded model has as many."""
+    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file()) if directory else 0
 
 
 def _beside_weights(directory: Path | None) -> int:
