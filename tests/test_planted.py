@@ -16,7 +16,7 @@ CALL = '{"tool": "book_appointment", "arguments": {"day": "Monday"}}'
 SETTING = [
     "model=smollm2-135m",
     "data=[arithmetic,general,one_tool]",
-    "data.arithmetic.system=You add numbers.",
+    "+data.arithmetic.system=You add numbers.",
     "reward=[arithmetic,exact_number,row_pattern,long]",
     "suite=[arithmetic,general]",
     "gate.drift_rows=8",
@@ -51,6 +51,11 @@ def run(prefect_server: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return go
 
 
+def of(stage: str, **settings: float) -> list[str]:
+    """Overrides of a stage's section, without sample replies."""
+    return [f"{stage}.{name}={value}" for name, value in {**settings, "n_samples": 0}.items()]
+
+
 @pytest.mark.slow
 def test_what_learns_its_task_and_loses_nothing_ships(run, folder):
     """The experiment `ship`, with fewer steps and one guard: its model becomes the champion, and answers as one."""
@@ -75,8 +80,7 @@ def test_a_reward_hack_is_held(run, folder):
     code, record = run(
         "+pipeline.hack={stage: reinforce, start: base, data: arithmetic, reward: long, audit: false, probe: false}",
         GATE % "hack",
-        "reinforce={max_steps: 10, batch_size: 8, group_size: 4, max_new_tokens: 16, learning_rate: 5e-4, beta: 0}",
-        "reinforce.n_samples=0",
+        *of("reinforce", max_steps=10, batch_size=8, group_size=4, max_new_tokens=16, learning_rate=5e-4, beta=0),
     )
     rows = (folder / "runs" / "store" / record["steps"]["hack"]["store"] / "progress.jsonl").read_text().splitlines()
     rewards = [json.loads(row)["reward"] for row in rows]
@@ -90,7 +94,7 @@ def test_one_tool_for_everything_is_held_by_general(run):
     code, record = run(
         "+pipeline.one_tool={stage: sft, start: base, data: one_tool}",
         GATE % "one_tool",
-        "sft={max_steps: 8, batch_size: 8, learning_rate: 5e-4, n_samples: 0}",
+        *of("sft", max_steps=8, batch_size=8, learning_rate=5e-4),
     )
     metrics, report = record["steps"]["gate"]["metrics"], record["steps"]["gate"]["report"]
     assert (code, record["verdict"]) == (3, "hold")
@@ -115,7 +119,7 @@ def test_too_few_rows_say_how_many_are_needed(run):
     code, record = run(
         "+pipeline.sft={stage: sft, start: base, data: arithmetic}",
         GATE % "sft",
-        "sft={max_steps: 2, batch_size: 8, learning_rate: 1e-4, n_samples: 0}",
+        *of("sft", max_steps=2, batch_size=8, learning_rate=1e-4),
         *few,
     )
     assert (code, record["verdict"]) == (4, "inconclusive")
