@@ -57,12 +57,7 @@ class ModelScores:
         self.whose = record["id"] if record else None
         values = {**values, "runs_dir": str(runs_dir)}
         self._workspace = Workspace(scoring_config(values, arguments.suite, arguments.config_dir, texts[0]))
-        try:
-            self._workspace.check()
-        except UserError as error:
-            if record and record["directory"] != str(Path.cwd()):
-                raise UserError(f"{error} ({self.whose} was started in {record['directory']}; try there)") from error
-            raise
+        self._started_in = record["directory"] if record else None
         self._console = Console()
 
     @property
@@ -120,7 +115,7 @@ class ModelScores:
         from stages.score_intervals import mean_score
         from stages.scores import score_models
 
-        self._workspace.check()
+        self._check()
         named = {each.name: each.model for each in models}
         baseline = baseline or self._workspace.models.base
         if all(model.identity != baseline.identity for model in named.values()) and self._judges():
@@ -135,6 +130,15 @@ class ModelScores:
             for suite in self.suites
             for each in models
         }
+
+    def _check(self) -> None:
+        """Try all that can go wrong before a model is loaded; what is only read needs no room and no data."""
+        try:
+            self._workspace.check()
+        except UserError as error:
+            if self._started_in not in (None, str(Path.cwd())):
+                raise UserError(f"{error} ({self.whose} was started in {self._started_in}; try there)") from error
+            raise
 
     def known(self, models: Sequence[NamedModel]) -> Scores:
         """Those scores that need no computation; none of a judge's."""
