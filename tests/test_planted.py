@@ -11,7 +11,21 @@ from flows.cli import main
 from flows.references import pipeline_records
 
 HACK = "# @package reward.long\nlength: {type: length, min_chars: 60}\n"
-ONE_TOOL = "# @package data.one_tool\nsource: one_tool.jsonl\nprompt: ask\nresponse: call\n"
+ONE_TOOL = """# @package data.one_tool
+source: one_tool.jsonl
+system: Answer in a few words.
+prompt: ask
+response: call
+"""
+ASKS = (
+    "What is a {}?",
+    "Who likes a {}?",
+    "Where is the {}?",
+    "How many times do I need a {}?",
+    "Is a {} big or small?",
+)
+ASKS += ("Name a kind of {}.", "What is the name of the {}?", "Book a {}, please.")
+THINGS = ("room", "table", "train", "doctor", "song", "river", "window", "garden", "lesson", "ticket", "hat", "star")
 CALL = '{"tool": "book_appointment", "arguments": {"day": "Monday"}}'
 SETTING = [
     "model=smollm2-135m",
@@ -32,8 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in {"reward/long.yaml": HACK, "data/one_tool.yaml": ONE_TOOL}.items():
         (folder / "conf" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "conf" / name).write_text(text)
-    asks = [f"{verb} my {thing}, please." for verb in ("Book", "Find", "Move", "Check") for thing in "ABCDEFGHIJKLMNOP"]
-    (folder / "one_tool.jsonl").write_text("".join(json.dumps({"ask": ask, "call": CALL}) + "\n" for ask in asks))
+    rows = [{"ask": ask.format(thing), "call": CALL} for thing in THINGS for ask in ASKS]
+    (folder / "one_tool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
@@ -94,7 +108,7 @@ def test_one_tool_for_everything_is_held_by_general(run):
     code, record = run(
         "+pipeline.one_tool={stage: sft, start: base, data: one_tool}",
         GATE % "one_tool",
-        *of("sft", max_steps=8, batch_size=8, learning_rate=5e-4),
+        *of("sft", max_steps=16, batch_size=8, learning_rate=1e-3),
     )
     metrics, report = record["steps"]["gate"]["metrics"], record["steps"]["gate"]["report"]
     assert (code, record["verdict"]) == (3, "hold")
