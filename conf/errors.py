@@ -19,3 +19,7 @@ class DiskError(Exception):
     def __init__(self, message: str, *, full: bool) -> None:
         super().__init__(message)
         self.full = full
+
+
+class OutageError(Exception):
+    """A service could not be reached when it was needed (exit code 1): the message says how to go on once it can."""

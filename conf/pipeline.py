@@ -7,7 +7,7 @@ from typing import Any
 from conf.checks import with_checks
 from conf.errors import ConfigError
 from conf.loader import load, unknown_key
-from conf.steps import BASE, STAGES, Step, step_settings
+from conf.steps import ALIASES, BASE, STAGES, Step, step_settings
 
 
 def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Step]:
@@ -32,7 +32,7 @@ def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
 
 
 def _load_step(name: str, value: Any, steps: Mapping[str, Any]) -> Step:
-    if name == BASE or "/" in name or "." in name:
+    if name in (BASE, *ALIASES) or "/" in name or "." in name:
         raise ConfigError(f"pipeline.{name}: a step cannot be called that; use letters, digits, _ and -")
     if isinstance(value, Mapping) and dict(value) == {"skip": True}:
         raise ConfigError(unknown_key(name, [str(other) for other in steps if other != name], "pipeline"))
@@ -68,13 +68,21 @@ def _without_skipped(steps: Mapping[str, Step]) -> dict[str, Step]:
             step,
             start=origin(step.start),
             baseline=origin(step.baseline) if step.baseline else None,
+            anchor=origin(step.anchor) if step.anchor else None,
             models=[origin(model) for model in step.models],
             after=[other for other in step.after if not (other in steps and steps[other].skip)],
         )
     return kept
 
 
-_TAKEN_WITH = {"data": "data", "reward": "reward", "baseline": "suites", "models": "suites", "suites": "suites"}
+_TAKEN_WITH = {
+    "data": "data",
+    "reward": "reward",
+    "baseline": "suites",
+    "anchor": "baseline",
+    "models": "suites",
+    "suites": "suites",
+}
 """Which keys of a step do something only for stages with which need; elsewhere they would be silently ignored."""
 
 

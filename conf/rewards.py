@@ -13,11 +13,20 @@ from conf.errors import ConfigError
 from conf.loader import load
 from conf.reward_base import RewardConfig
 from conf.structured_rewards import FieldsConfig, JsonConfig, ToolCallConfig
-from conf.text_rewards import ContainsConfig, ExactConfig, KeywordConfig, LengthConfig, NumericConfig, RegexConfig
+from conf.text_rewards import (
+    ContainsConfig,
+    ExactConfig,
+    KeywordConfig,
+    LengthConfig,
+    NumericConfig,
+    OverlapConfig,
+    RegexConfig,
+)
 
 TYPES: dict[str, type[RewardConfig]] = {
     "exact": ExactConfig,
     "contains": ContainsConfig,
+    "overlap": OverlapConfig,
     "numeric": NumericConfig,
     "regex": RegexConfig,
     "json": JsonConfig,
@@ -48,6 +57,10 @@ def load_rewards(values: Any, where: str = "reward") -> dict[str, RewardConfig]:
         key = f"{where}.{name}"
         _check_name(str(name), rewards, key)
         kind = settings.get("type") if isinstance(settings, Mapping) else None
+        if kind == "judge":
+            raise ConfigError(
+                f"{key}: a judge is no reward: nothing is trained on it; it scores a suite (suite.<name>.judge)"
+            )
         if not isinstance(kind, str) or kind not in TYPES:
             raise ConfigError(f"{key}: needs a type, one of {', '.join(sorted(TYPES))}; got {kind!r}")
         rewards[str(name)] = load(TYPES[kind], settings, key)

@@ -14,7 +14,8 @@ from conf.loader import dump, load
 from conf.pipeline import load_pipeline
 from conf.reward_base import RewardConfig
 from conf.rewards import load_rewards
-from conf.schema import DataConfig, RatchetConfig, SuiteConfig
+from conf.schema import DataConfig, RatchetConfig, SuiteConfig, SuiteRole
+from conf.sections import GateConfig
 from conf.steps import STAGES, Step, step_settings
 
 
@@ -127,8 +128,47 @@ def _check_names(config: RunConfig) -> None:
         if step.reward is not None:
             _check_success(name, config)
     for name, suite_config in config.suites.items():
-        _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
-        _check_name(suite_config.reward, config.rewards, f"suite.{name}.reward", "reward")
+        if name in _MEASURES:
+            raise ConfigError(f"suite.{name}: this name is a measure's ({', '.join(_MEASURES)}); choose another")
+        if suite_config.data is not None:
+            _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
+        for key in ("reward", "information"):
+            rewards = getattr(suite_config, key)
+            if rewards is not None:
+                _check_name(rewards, config.rewards, f"suite.{name}.{key}", "reward")
+    _check_gates(config)
+    _check_judges(config)
+
+
+_MEASURES = ("rows", "gain", "noise", "drift", "tokens", "truncated", "information")
+"""What metrics are called that are not a suite's score; those are called like the suite."""
+
+
+def _check_gates(config: RunConfig) -> None:
+    """A gate looks at what must get better, too; and it can only bound a drift that is measured."""
+    for name, step in config.steps.items():
+        if step.stage != "gate":
+            continue
+        roles = [config.suites[suite].role for suite in step.suites or config.suites]
+        if SuiteRole.task not in roles:
+            raise ConfigError(f"pipeline.{name}: a gate needs a suite with role: task, which must get better")
+        gate: GateConfig = config.settings[name]
+        if gate.max_drift is not None and not (SuiteRole.general in roles and gate.drift_rows):
+            raise ConfigError(
+                f"pipeline.{name}: gate.max_drift needs a suite with role: general, on whose prompts drift is measured "
+                "(and drift_rows above 0); add one, or leave max_drift out"
+            )
+
+
+def _check_judges(config: RunConfig) -> None:
+    """A judge has the baseline's reply to compare with."""
+    for name, step in config.steps.items():
+        judged = [suite for suite in step.suites or config.suites if config.suites[suite].judge]
+        if "suites" in STAGES[step.stage].needs and judged and step.baseline is None:
+            raise ConfigError(
+                f"pipeline.{name}: suite {judged[0]!r} has a judge, which compares with the replies of a baseline; "
+                "name one, e.g. baseline: base"
+            )
 
 
 def _check_success(name: str, config: RunConfig) -> None:

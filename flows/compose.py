@@ -5,6 +5,7 @@ Nothing past this module sees a DictConfig.
 """
 
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -69,11 +70,28 @@ def compose_run(overrides: Sequence[str], config_dir: str | None = None) -> RunC
     Raises:
         ConfigError: What is wrong, with its key.
     """
+    return load_checked(compose_values(overrides, config_dir), overrides)
+
+
+def compose_values(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+    """Compose the configuration that the overrides ask for, as plain values.
+
+    Raises:
+        ConfigError: It cannot be composed.
+    """
     register(config_dir)
-    with clear_errors(), initialize_config_module("conf", version_base="1.3"):
-        composed = compose("config", translate(overrides))
-        values = to_plain(composed)
-    return load_checked(values, overrides)
+    with _uninterrupted(), clear_errors(), initialize_config_module("conf", version_base="1.3"):
+        return to_plain(compose("config", translate(overrides)))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C a moment later: OmegaConf makes an AttributeError of an interruption that finds it at work."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def load_checked(values: dict[str, Any], overrides: Sequence[str]) -> RunConfig:

@@ -19,10 +19,10 @@ def check_workspace(workspace: "Workspace") -> None:
         UserError: The first thing that is wrong.
     """
     workspace.store.prepare()
-    files = {name: workspace.prepared(name) for name in workspace.sources()}
+    files = {name: workspace.suites.prepared(name) for name in workspace.suites.sources()}
     for rewards in workspace.config.rewards.values():
         RewardSet(rewards, workspace.base_dir).close()
-    found = workspace.find_models()
+    found = workspace.models.find()
     sections = workspace.config.data
     sources = Sources({path: (name, sections[name].source) for name in files for path in files[name].values()})
     steps = [_planned(workspace, name) for name in workspace.config.steps]
@@ -37,7 +37,12 @@ def check_workspace(workspace: "Workspace") -> None:
             check_chain(model)
     from stages.lengths import Lengths  # loads transformers
 
-    Lengths(workspace.base, sources).check(steps)
+    Lengths(workspace.models.base, sources).check(steps)
+    for name, judge in {name: suite.judge for step in steps for name, suite in step.suites.items()}.items():
+        if judge is not None:
+            from stages.judge import check_judge  # loads torch
+
+            check_judge(name, judge)
 
 
 def _planned(workspace: "Workspace", name: str) -> PlannedStep:
@@ -47,7 +52,7 @@ def _planned(workspace: "Workspace", name: str) -> PlannedStep:
         name=name,
         stage=step.stage,
         settings=workspace.config.settings[name],
-        data=workspace.prepared(step.data) if isinstance(step.data, str) else {},
+        data=workspace.suites.prepared(step.data) if isinstance(step.data, str) else {},
         rewards=workspace.config.rewards[step.reward] if step.reward else {},
-        suites=workspace.as_suites(workspace.suites(step)),
+        suites=workspace.suites.as_stage(workspace.suites.of(step)),
     )

@@ -142,6 +142,8 @@ class EntryMirror:
         for path in (folder / name for name in names):
             if path.exists():
                 self._tracker.artifact(run, path)
+                if path.suffix == ".parquet":
+                    self._tracker.table(run, path)
         self._note(result=True)
 
 

@@ -21,7 +21,7 @@ from conf.run import RunConfig
 from flows.console import Console, clock
 from flows.entry_mirror import EntryMirror
 from flows.mirror import STATUS, RunMirror
-from flows.outcome import EXIT_CODES
+from flows.outcome import worst
 from flows.progress_log import ProgressLog
 from flows.record import Record
 from flows.stop import Stopped, StopRequest
@@ -45,13 +45,15 @@ class PipelineRun:
     results: dict[str, StageResult] = field(default_factory=dict)
     error: BaseException | None = None
 
+    def skip(self, step: str, reason: str) -> None:
+        """Leave a step out, and say why."""
+        self.console.say(f"{step}: skipped, {reason}")
+        self.record.update_step(step, state="skipped", error=reason)
+
     def close(self, state: str, error: BaseException | None = None) -> None:
         """Write down how the run ended, and keep the error that says so to whoever waits for the run."""
-        verdicts = [
-            result.verdict for result in self.results.values() if result.verdict and result.verdict in EXIT_CODES
-        ]
         self.error = Stopped(self.stop.reason) if isinstance(error, Interrupted) else error
-        self.record.end(state, verdicts[-1] if verdicts else None)
+        self.record.end(state, worst(result.verdict for result in self.results.values()))
         if not self.mirror.sync(insist=True):
             self.console.say("what MLflow has not got yet is sent by the next run that reaches it")
 
@@ -161,6 +163,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, mirror: EntryMi
         data=run.workspace.stage_data(inputs),
         rewards=inputs.rewards,
         suites=run.workspace.stage_suites(inputs),
+        scores=run.workspace.store.scores,
         log_metrics=log_metrics,
         progress=progress,
         say=lambda text: run.console.say(f"  {inputs.name}  {text}"),

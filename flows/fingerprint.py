@@ -58,7 +58,7 @@ def step_parts(
         "suite": suite_ids,
         "seed": config.sections.seed,
         "hardware": vars(hardware),
-        "model": _chat_parts(config.sections.model),
+        "model": _chat_parts(models["start"].config),
         "code": code_digest(f"stages.{stage}"),
         "libraries": library_versions(),
     }

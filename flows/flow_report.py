@@ -28,6 +28,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.execute import PipelineRun
 from flows.liveness import is_alive
+from flows.outcome import VERDICTS
 from flows.prefect_server import server_name, unreachable
 from flows.record import Record
 from flows.references import pipeline_records
@@ -116,7 +117,9 @@ def _tell(client: SyncPrefectClient, record: Mapping[str, Any]) -> None:
         if step and step["state"] in _STATES and not _is_final(task_run):
             client.set_task_run_state(task_run.id, _state(step["state"], record["ended"], step["error"]), force=True)
     if not _is_final(flow_run):
-        client.set_flow_run_state(flow_run.id, _state(record["state"], record["ended"]), force=True)
+        state = _state(record["state"], record["ended"])
+        state.name = VERDICTS.get(record["verdict"], state.name)
+        client.set_flow_run_state(flow_run.id, state, force=True)
 
 
 def _is_final(run: FlowRun | TaskRun) -> bool:

@@ -1,6 +1,6 @@
 """What a run came to, as a person reads it: the steps with their times, and one table of the evaluation's scores."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flows.console import clock
@@ -8,6 +8,17 @@ from stages.table import table
 
 EXIT_CODES = {None: 0, "ship": 0, "hold": 3, "inconclusive": 4, "stop": 5}
 """Exit code of a completed run by its verdict."""
+
+VERDICTS = {"ship": "Shipped", "hold": "Held", "inconclusive": "Inconclusive"}
+"""What Prefect calls the completed state of a gate, and of a run that ended at one."""
+
+
+def worst(verdicts: Iterable[str | None]) -> str | None:
+    """The verdict of a run from those of its steps: with several gates, that of the one that went worst."""
+    return max((verdict for verdict in verdicts if verdict in EXIT_CODES), key=_BADNESS.index, default=None)
+
+
+_BADNESS = (None, "ship", "inconclusive", "hold", "stop")
 
 
 _MAIN = {
@@ -23,6 +34,9 @@ def outcome_text(record: Mapping[str, Any]) -> str:
     parts = reports if len(reports) == 1 and reports[0] else [table(step_rows(record))]
     if record["verdict"] == "stop" and len(reports) > 1:
         parts.append(f"Stopped by {_last_done(record)}, whose report says why.")
+    if record["verdict"] in VERDICTS:
+        gates = [name for name, step in record["steps"].items() if step["stage"] == "gate" and step["report"]]
+        parts.append(f"{VERDICTS[record['verdict']]}: the report of {', '.join(gates)} says why.")
     scores = score_rows(record)
     if scores:
         parts.append(table(scores))
@@ -46,6 +60,8 @@ def step_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def score_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per evaluated model and suite, from the metrics of the evaluate steps."""
+    found = list(scores(record))
+    drifted = any(score.drift for score in found)
     return [
         {
             "step": score.step,
@@ -54,13 +70,19 @@ def score_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
             "score": f"{score.mean:.3f}",
             "stderr": f"{score.stderr:.3f}",
             "rows": f"{score.rows:.0f}",
+            "gain": _number(score.gain, "+"),
+            **({"drift": _number(score.drift)} if drifted else {}),
         }
-        for score in scores(record)
+        for score in found
     ]
 
 
 class ModelScore(NamedTuple):
-    """What an evaluate step says of one model on one suite: mean score, its standard error, number of rows."""
+    """What an evaluate step says of one model on one suite: mean score, its standard error, number of rows.
+
+    `gain` is what the model's last training brought, and the standard error of that on the same rows; `drift` is the
+    divergence from the original base (of the model, on the general prompts), and the standard error of that.
+    """
 
     step: str
     suite: str
@@ -68,6 +90,8 @@ class ModelScore(NamedTuple):
     mean: float
     stderr: float
     rows: float
+    gain: tuple[float, float] | None = None
+    drift: tuple[float, float] | None = None
 
 
 def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
@@ -76,9 +100,20 @@ def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
         metrics = step["metrics"] if step["stage"] == "evaluate" else {}
         for name, value in metrics.items():
             suite, _, model = name.partition(".")
-            if model and f"{name}.stderr" in metrics:
-                rows = metrics[f"rows.{suite}"]
-                yield ModelScore(step_name, suite, model, value, metrics[f"{name}.stderr"], rows)
+            if f"rows.{suite}" in metrics and f"{name}.stderr" in metrics:
+                beside = [_with_error(metrics, f"gain.{name}"), _with_error(metrics, f"drift.{model}")]
+                yield ModelScore(
+                    step_name, suite, model, value, metrics[f"{name}.stderr"], metrics[f"rows.{suite}"], *beside
+                )
+
+
+def _with_error(metrics: Mapping[str, float], name: str) -> tuple[float, float] | None:
+    """A metric and its standard error, if there are both."""
+    return (metrics[name], metrics[f"{name}.stderr"]) if f"{name}.stderr" in metrics else None
+
+
+def _number(value: tuple[float, float] | None, sign: str = "") -> str:
+    return "" if value is None else f"{value[0]:{sign}.3f} ±{value[1]:.3f}"
 
 
 def _last_done(record: Mapping[str, Any]) -> str:
@@ -89,7 +124,7 @@ def _last_done(record: Mapping[str, Any]) -> str:
 def _summary(step: Mapping[str, Any]) -> str:
     if step["error"]:
         return str(step["error"])
-    if step["stage"] == "evaluate":
+    if step["stage"] in ("evaluate", "gate"):  # which have tables of their own
         return ""
     names = _MAIN.get(step["stage"], step["metrics"])
     return "  ".join(f"{name} {step['metrics'][name]:.4g}" for name in names if name in step["metrics"])

@@ -13,12 +13,13 @@ from prefect import flow
 from prefect.client.schemas import State
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Completed
 
 from conf.run import load_run
 from flows.console import Console
 from flows.execute import PipelineRun
 from flows.mirror import RunMirror, catch_up
+from flows.outcome import VERDICTS
 from flows.record import Record
 from flows.stop import StopRequest
 from flows.tasks import run_step
@@ -47,7 +48,8 @@ def posttrain(
         on_open: Given the run as soon as it is open.
 
     Returns:
-        The run's record, as written to `pipeline.json`; Prefect's state Cancelled for a run that was cancelled.
+        The run's record, as written to `pipeline.json`, in a state of Prefect's that says what the gates decided; the
+        state Cancelled for a run that was cancelled.
 
     Raises:
         Stopped: A signal asked the run to end early.
@@ -68,7 +70,8 @@ def posttrain(
             raise run.error from error
         raise
     run.close("stopped" if stopped else "completed")
-    return run.record.values
+    verdict = run.record.values["verdict"]
+    return Completed(name=VERDICTS[verdict], data=run.record.values) if verdict in VERDICTS else run.record.values
 
 
 def run_steps(run: PipelineRun) -> bool:
@@ -76,7 +79,9 @@ def run_steps(run: PipelineRun) -> bool:
     for name, step in run.config.steps.items():
         if run.stop.requested():
             raise Interrupted(f"{name}: not begun")
-        if run.workspace.is_due(name, run.results):
+        if gate := run.workspace.held_by(name, run.results):
+            run.skip(name, f"held by {gate}")
+        elif run.workspace.is_due(name, run.results):
             task = run_step.with_options(name=step.stage, task_run_name=name)
             state: Any = task(run, run.workspace.inputs(name, run.results), return_state=True)
             if state.is_cancelled():
@@ -100,7 +105,7 @@ def open_run(
     workspace = Workspace(parsed)
     if not checked:
         workspace.check()
-    workspace.find_models()
+    workspace.models.find()
     console = Console()
     record = Record(parsed, workspace.runs_dir, overrides, command, run_id)
     stop = StopRequest(console.say, record.folder)
@@ -111,7 +116,9 @@ def open_run(
         record.end(stop.ended(error))
         record.release()
         raise
-    record.update(mlflow_uri=tracker.uri)
+    record.update(
+        mlflow_uri=tracker.uri, aliases=workspace.models.aliases.asked, original=workspace.models.aliases.original_tag
+    )
     catch_up(tracker, workspace.runs_dir)
     for line in workspace.notices():
         console.say(line)

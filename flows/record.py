@@ -72,6 +72,9 @@ class Record:
             "mlflow_run": None,
             "mlflow_uri": None,
             "mlflow_done": False,
+            "aliases": {},
+            "original": None,
+            "registered": {},
             "steps": {name: _waiting(step.stage, step.start) for name, step in config.steps.items()},
             "config": dump(config.sections),
         }

@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from conf.errors import UserError
-from conf.sections import Keep, LoraConfig, PairsConfig, ProbeConfig, ReinforceConfig, TrainingConfig
+from conf.sections import GateConfig, Keep, LoraConfig, PairsConfig, ProbeConfig, ReinforceConfig, TrainingConfig
 from conf.steps import STAGES, Step
 from flows.workspace import Workspace
 from stages.cache import cache_dir
@@ -32,8 +32,12 @@ _PER_TOKEN = 8
 """Of one token of a reply that is kept."""
 _CHECKPOINT = 3
 """Adapters in a checkpoint: the weights, and two moments of the optimiser for each; the best one besides."""
+_REGISTERED = 2
+"""Copies of a model that ships: what is exported, and what the registry keeps."""
 _TEMPORARY = 1
 """Copies of its replies that a step needs until it is done."""
+_KEPT = 1
+"""Copies of an evaluation's replies that are kept for others that need the same scores."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,12 @@ class Need:
     checkpoints: int = 0
     replies: int = 0
     records: int = 0
+    registered: int = 0
 
     @property
     def total(self) -> int:
         """All of it, at the moment when it is most."""
-        return self.adapters + self.checkpoints + self.replies + self.records
+        return self.adapters + self.checkpoints + self.replies + self.records + self.registered
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {size_text(size)}" for name, size in vars(self).items() if size)
@@ -61,8 +66,8 @@ def check_room(workspace: Workspace, steps: Iterable[str]) -> None:
     Raises:
         UserError: It does not; says how much is free, and how much may be needed for what.
     """
-    made = MADE.get(workspace.base.config.id)
-    if made and present_directory(workspace.base) is None:
+    made = MADE.get(workspace.models.base.config.id)
+    if made and present_directory(workspace.models.base) is None:
         check_writable(cache_dir(), "RATCHET_CACHE_DIR")
         if (free := free_space(cache_dir())) < made.SIZE:
             raise UserError(
@@ -88,6 +93,7 @@ def estimate(workspace: Workspace, steps: Iterable[str]) -> Need:
         records=sum(need.records for need in needs)
         + _PER_STEP * (len(workspace.config.steps) + 1)
         + (_DATABASE if _embedded_tracking(workspace) and not database.exists() else 0),
+        registered=sum(need.registered for need in needs),
     )
 
 
@@ -118,9 +124,10 @@ def _step_need(workspace: Workspace, name: str) -> Need:
     settings = workspace.config.settings[name]
     copies = 2 if _embedded_tracking(workspace) else 1
     replies = (copies + _TEMPORARY) * _replies(workspace, name)
+    directory = present_directory(workspace.models.base)
     if not isinstance(settings, TrainingConfig):
-        return Need(replies=replies)
-    directory = present_directory(workspace.base)
+        ships = isinstance(settings, GateConfig) and settings.register
+        return Need(replies=replies, registered=_REGISTERED * _model_size(directory) if ships else 0)
     adapter = adapter_size(settings.lora, matrices(directory))
     checkpoint = adapter * (_CHECKPOINT + (settings.keep is Keep.best)) + _beside_weights(directory) + _PER_STEP
     rows = _rows(workspace, workspace.config.steps[name])[0]
@@ -133,6 +140,11 @@ def _step_need(workspace: Workspace, name: str) -> Need:
     )
 
 
+def _model_size(directory: Path | None) -> int:
+    """Bytes of a model's files; a folded model has as many."""
+    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file()) if directory else 0
+
+
 def _beside_weights(directory: Path | None) -> int:
     """Bytes of a model's tokenizer and configuration, which every checkpoint has, too."""
     files = directory.iterdir() if directory else []
@@ -142,8 +154,8 @@ def _beside_weights(directory: Path | None) -> int:
 def _replies(workspace: Workspace, name: str) -> int:
     """Bytes of the replies that a step keeps, each with its row."""
     step: Step = workspace.config.steps[name]
-    if step.stage == "evaluate":
-        return sum(_suite_replies(workspace, suite) for suite in workspace.suite_names(step))
+    if "suites" in STAGES[step.stage].needs:
+        return (1 + _KEPT) * sum(_suite_replies(workspace, suite) for suite in workspace.suites.names(step))
     rows, row = _rows(workspace, step)
     match workspace.config.settings[name]:
         case PairsConfig() as pairs:
@@ -161,17 +173,18 @@ def _replies(workspace: Workspace, name: str) -> int:
 
 def _suite_replies(workspace: Workspace, name: str) -> int:
     suite = workspace.config.suites[name]
-    rows, row_size = _lines(workspace.prepared(suite.data)[suite.split.name])
+    rows, row_size = _lines(workspace.suites.rows(name, suite))
     steps = workspace.config.steps.values()
     models = 2 + sum(STAGES[step.stage].trains for step in steps) + sum(len(step.models) for step in steps)
-    return models * min(rows, suite.max_rows or rows) * (row_size + _PER_TOKEN * suite.max_new_tokens)
+    replies = models * min(rows, suite.max_rows or rows) * suite.samples
+    return replies * (row_size + _PER_TOKEN * suite.max_new_tokens)
 
 
 def _rows(workspace: Workspace, step: Step) -> tuple[int, int]:
     """How many training rows a step has at most, and bytes of one; what another step makes counts as what it reads."""
     while step.data_step:
         step = workspace.config.steps[step.data_step]
-    return _lines(workspace.prepared(str(step.data))["train"])
+    return _lines(workspace.suites.prepared(str(step.data))["train"])
 
 
 def _lines(path: Path) -> tuple[int, int]:

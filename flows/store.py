@@ -4,7 +4,6 @@
 for with a hash; an entry whose files are gone or changed is treated as if it had never been made.
 """
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from conf.errors import UserError
 from conf.loader import dump, load
@@ -23,6 +20,7 @@ from flows.progress_log import read_progress
 from stages.cache import file_sha256, write_atomically
 from stages.contract import Adapter, ModelRef, StageResult
 from stages.disk import GIVE_ROOM, check_writable, disk_error
+from stages.locks import locked
 
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, UserError)
 """Whatever the content of a damaged file leads to."""
@@ -62,7 +60,7 @@ class Entry:
         if self._changed(saved):
             return None
         return StageResult(
-            model=_read_model(saved["model"], root),
+            model=read_model(saved["model"], root),
             metrics=saved["metrics"],
             artifacts={name: self.path / path for name, path in saved["artifacts"].items()},
             receipt=saved["receipt"],
@@ -82,7 +80,7 @@ class Entry:
                 self.progress()  # what the next attempt goes on with
                 return None
             saved = self._vouched()
-            _read_model(saved["model"], self.path.parent)
+            read_model(saved["model"], self.path.parent)
             bad = self._changed(saved)
         except _DAMAGE:
             return f"{'result.json' if finished else 'progress.jsonl'} is damaged"
@@ -107,7 +105,7 @@ class Entry:
         beside = [self.path / name for name in _VOUCHED_FOR]
         files = [file for path in [*result.artifacts.values(), *own, *beside] for file in _files(path)]
         values = {
-            "model": _write_model(result.model, root),
+            "model": write_model(result.model, root),
             "metrics": dict(result.metrics),
             "artifacts": {name: str(path.relative_to(self.path)) for name, path in result.artifacts.items()},
             "receipt": result.receipt,
@@ -148,10 +146,11 @@ class Entry:
 
 
 class Store:
-    """All entries below one runs directory."""
+    """All entries below one runs directory, and beside them the scores that evaluations share."""
 
     def __init__(self, runs_dir: Path) -> None:
         self.root = runs_dir / "store"
+        self.scores = self.root / "scores"
 
     def prepare(self) -> None:
         """Make the store's directory.
@@ -190,26 +189,13 @@ class Store:
             on_wait: Called with the present holder every half second for as long as another process holds it; it ends
                 the wait by raising.
         """
-        lock = FileLock(self.root / f".{entry.id}.lock")
         note = self.root / f".{entry.id}.holder"
-        while True:
+        with locked(self.root / f".{entry.id}.lock", lambda: on_wait(_read_note(note))):
             try:
-                lock.acquire(timeout=0)
-                break
-            except Timeout:
-                on_wait(_read_note(note))
-                with contextlib.suppress(Timeout):
-                    lock.acquire(timeout=_WAIT_SECONDS)
-                    break
-        try:
-            write_atomically(note, holder)
-            yield
-        finally:
-            note.unlink(missing_ok=True)
-            lock.release()
-
-
-_WAIT_SECONDS = 0.5
+                write_atomically(note, holder)
+                yield
+            finally:
+                note.unlink(missing_ok=True)
 
 
 def _read_note(path: Path) -> str:
@@ -245,7 +231,8 @@ def _unchanged(path: Path, sha256: str) -> bool:
     return path.is_file() and file_sha256(path) == sha256
 
 
-def _write_model(model: ModelRef, root: Path) -> dict[str, Any]:
+def write_model(model: ModelRef, root: Path) -> dict[str, Any]:
+    """A model as plain JSON; its adapters are in the store at `root`."""
     adapters = [{"path": str(adapter.path.relative_to(root)), "sha256": adapter.sha256} for adapter in model.adapters]
     return {
         "config": dump(model.config),
@@ -256,7 +243,8 @@ def _write_model(model: ModelRef, root: Path) -> dict[str, Any]:
     }
 
 
-def _read_model(saved: Mapping[str, Any], root: Path) -> ModelRef:
+def read_model(saved: Mapping[str, Any], root: Path) -> ModelRef:
+    """The inverse of `write_model`; whether the adapters are there is not looked at."""
     return ModelRef(
         config=load(ModelConfig, saved["config"], "model"),
         revision=saved["revision"],

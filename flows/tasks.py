@@ -6,6 +6,8 @@ from prefect.client.schemas import State
 from prefect.states import Cancelled, Completed
 
 from flows.execute import PipelineRun, execute
+from flows.outcome import VERDICTS
+from flows.shipping import ship
 from flows.stop import CANCEL
 from flows.workspace import StepInputs
 from stages.contract import Interrupted, StageResult
@@ -13,11 +15,13 @@ from stages.contract import Interrupted, StageResult
 
 @task(cache_policy=NO_CACHE, persist_result=False)
 def run_step(run: PipelineRun, inputs: StepInputs) -> "State[StageResult] | StageResult":
-    """Do one step; its final state is called Cached when the store already had the result."""
+    """Do one step; its state is called Cached when the store had the result, else by what a gate decided."""
     try:
         result, cached = execute(run, inputs)
+        result = ship(run, inputs, result)
     except Interrupted as error:
         if run.stop.reason != CANCEL:
             raise
         return Cancelled(message=str(error))
-    return Completed(name="Cached", data=result) if cached else result
+    name = "Cached" if cached else VERDICTS.get(str(result.verdict))
+    return Completed(name=name, data=result) if name else result

@@ -4,8 +4,10 @@ A `MlflowClient` with explicit run ids throughout: the fluent API is thread-loca
 `flows.mirror`; here an outage becomes a line for the person who waits, and never an exception of a run under way.
 """
 
+import json
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +20,12 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.store.db import utils as databases
+from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as RegistryStore
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from mlflow.tracking._model_registry.registry import ModelRegistryStoreRegistry
 from mlflow.tracking._tracking_service.utils import _tracking_store_registry as stores
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
+from pyarrow import parquet
 
 from conf.errors import UserError
 from conf.schema import TrackingConfig
@@ -49,12 +55,11 @@ class Tracker:
     """
 
     def __init__(self, config: TrackingConfig, runs_dir: Path, say: Callable[[str], None] = lambda line: None) -> None:
-        embedded = f"sqlite:///{runs_dir / 'mlflow.db'}"
-        self.uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded
+        self.uri = tracking_uri(config, runs_dir)
         self.required = config.required
         self.connections = 0
         self._experiment_name = config.experiment
-        self._location = (runs_dir / "mlartifacts").as_uri() if self.uri == embedded else None
+        self._location = (runs_dir / "mlartifacts").as_uri() if self.uri == embedded_uri(runs_dir) else None
         self._runs_dir = runs_dir
         self._say = say
         self._refused: set[str] = set()
@@ -78,7 +83,7 @@ class Tracker:
             return False
         started = time.monotonic()
         try:
-            with _requests_within(10):
+            with requests_within(10):
                 self._connect()
                 action()
         except Exception as error:  # a database's driver raises what it likes
@@ -128,11 +133,24 @@ class Tracker:
 
     def artifact(self, run_id: str, path: Path) -> None:
         """Log a file, or a directory under its own name."""
-        with _requests_within(120):  # a server answers when it has put the file where it keeps files
+        with requests_within(120):  # a server answers when it has put the file where it keeps files
             if path.is_dir():
                 self.client.log_artifacts(run_id, str(path), artifact_path=path.name)
             else:
                 self.client.log_artifact(run_id, str(path))
+
+    def table(self, run_id: str, path: Path) -> None:
+        """Log a parquet file as a table that MLflow shows, `<name>.json`; logging it again replaces it.
+
+        `MlflowClient.log_table` would add the rows to those that are there.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{path.stem}.json"
+            table = parquet.read_table(path)
+            rows = [list(row.values()) for row in table.to_pylist()]
+            file.write_text(json.dumps({"columns": table.column_names, "data": rows}), encoding="utf-8")
+            self.artifact(run_id, file)
+        self.tag(run_id, MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": file.name, "type": "table"}]))
 
     def status(self, run_id: str, status: str, ended: int | None = None) -> None:
         """RUNNING, or the end of a run: FINISHED, FAILED or KILLED."""
@@ -147,6 +165,11 @@ class Tracker:
         assert self._client is not None
         return self._client
 
+    @property
+    def experiment(self) -> str:
+        """The experiment's id, while there is a connection."""
+        return self._experiment
+
     def _connect(self) -> None:
         if self._client is not None:
             return
@@ -156,7 +179,7 @@ class Tracker:
                 _make_database(self._runs_dir / "mlflow.db")
             client = MlflowClient(tracking_uri=self.uri)
             found = client.get_experiment_by_name(self._experiment_name)
-            self._experiment = (
+            self._experiment = str(
                 found.experiment_id if found else client.create_experiment(self._experiment_name, self._location)
             )
         self._client = client
@@ -164,14 +187,14 @@ class Tracker:
 
     def _lost(self, error: Exception, took: float, required: bool) -> None:
         self._client = None
-        _forget_database(self.uri)
+        forget_database(self.uri)
         if required:
             raise UserError(
-                f"tracking.uri: cannot use MLflow at {self.uri} ({_first_line(error)}); give the URL of a running "
+                f"tracking.uri: cannot use MLflow at {self.uri} ({first_line(error)}); give the URL of a running "
                 "server, sqlite:///FILE, or none for the embedded database; tracking.required=false goes on without"
             ) from error
         if not self._pause:
-            reason = _first_line(error)
+            reason = first_line(error)
             self._say(
                 f"MLflow at {self.uri} cannot be used ({reason}); the run goes on, and what it logs is sent later"
             )
@@ -185,7 +208,7 @@ class Tracker:
             except MlflowException as error:
                 if error.error_code != "INVALID_PARAMETER_VALUE":
                     raise
-                self._tell_refused(f"MLflow refuses {kind}: {_first_line(error)}")  # and would do so again
+                self._tell_refused(f"MLflow refuses {kind}: {first_line(error)}")  # and would do so again
 
     def _tell_refused(self, line: str) -> None:
         if line not in self._refused:
@@ -193,8 +216,18 @@ class Tracker:
             self._say(line)
 
 
+def embedded_uri(runs_dir: Path) -> str:
+    """The database that stands in where no other is named."""
+    return f"sqlite:///{runs_dir / 'mlflow.db'}"
+
+
+def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
+    """Where MLflow is: what is configured, else `MLFLOW_TRACKING_URI`, else the embedded database."""
+    return config.uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded_uri(runs_dir)
+
+
 @contextmanager
-def _requests_within(seconds: int) -> Iterator[None]:
+def requests_within(seconds: int) -> Iterator[None]:
     """Ask a server that does not answer twice for so long; by itself MLflow does it for minutes."""
     limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds)}
     with patch.dict(os.environ, {name: value for name, value in limits.items() if name not in _SET_BY_USER}):
@@ -207,19 +240,21 @@ def _make_database(path: Path) -> None:
         draft = path.with_suffix(".draft")
         draft.unlink(missing_ok=True)
         MlflowClient(tracking_uri=f"sqlite:///{draft}").search_experiments(max_results=1)
-        _forget_database(f"sqlite:///{draft}")
+        forget_database(f"sqlite:///{draft}")
         draft.replace(path)
 
 
-def _forget_database(uri: str) -> None:
+def forget_database(uri: str) -> None:
     """MLflow keeps its connections for the life of the process, also those to a file that is gone by now."""
-    engine = SqlAlchemyStore._engine_map.pop(uri, None)
-    if engine is not None:
-        engine.dispose()
+    for store in (SqlAlchemyStore, RegistryStore):
+        engine = store._engine_map.pop(uri, None)
+        if engine is not None:
+            engine.dispose()
     stores._get_store_with_resolved_uri.cache_clear()
+    ModelRegistryStoreRegistry._get_store_with_resolved_uri.cache_clear()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """What went wrong; of a failed request its cause, without the request."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line.rpartition("(Caused by ")[2].removesuffix(")") if "(Caused by " in line else line

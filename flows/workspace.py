@@ -5,26 +5,23 @@ Both `ratchet plan` and the flow ask it what a step would be given, and so agree
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from conf.errors import ConfigError, UserError
-from conf.loader import dump
+from conf.errors import ConfigError
 from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
-from conf.steps import BASE, STAGES, Step
+from conf.steps import Step
 from flows.door import check_workspace
-from flows.fingerprint import digest, reward_parts, step_parts
-from flows.references import find_run
+from flows.fingerprint import digest, step_parts
+from flows.models import Models
 from flows.store import Entry, Store
+from flows.suites import Suites
 from rewards.command import notices
 from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef, StageResult, Suite
-from stages.data import data_identity, prepare_once
 from stages.hardware import resolve_hardware
-from stages.identity import resolve_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,23 +62,19 @@ class Workspace:
         self.runs_dir = (self.base_dir / config.sections.runs_dir).resolve()
         self.store = Store(self.runs_dir)
         self.hardware: Hardware = resolve_hardware(config.sections.hardware)
-        self._finished: dict[str, ModelRef] = {}  # found once: `latest` must not come to mean the run under way
-
-    @cached_property
-    def base(self) -> ModelRef:
-        """The base model, its revision resolved and its files hashed."""
-        return resolve_model(self.config.sections.model, self.hardware.dtype)
+        self.models = Models(config, self.runs_dir, self.hardware.dtype)
+        self.suites = Suites(config, self.store.root, self.base_dir)
 
     def inputs(self, name: str, results: Mapping[str, StageResult]) -> StepInputs:
         """What a step is given, once the steps it needs are done."""
         step = self.config.steps[name]
         rewards = self.config.rewards[step.reward] if step.reward else {}
-        suites = self.suites(step)
+        suites = self.suites.of(step)
         values: dict[str, Any] = {
-            "models": self._models(name, results),
+            "models": self.models.of_step(name, results),
             "data_id": self._data_id(step, results),
             "rewards": rewards,
-            "suite_ids": {suite: self._suite_id(settings) for suite, settings in suites.items()},
+            "suite_ids": {suite: self.suites.identity(suite, settings) for suite, settings in suites.items()},
         }
         return StepInputs(
             name=name,
@@ -97,9 +90,21 @@ class Workspace:
         """Whether a step is to be done: always, but for a detour, which a probe before it must have asked for."""
         return not self.askers(name) or bool(self._asking(name, results))
 
+    def held_by(self, name: str, results: Mapping[str, StageResult]) -> str | None:
+        """The gate that keeps a step from being done: one that did not ship, and that the step needs, by itself or not.
+
+        A gate that stands at the end of its branch keeps nothing from being done.
+        """
+        for need in self.config.steps[name].needs():
+            held = need in results and results[need].verdict in ("hold", "inconclusive")
+            gate = need if held else self.held_by(need, results)
+            if gate:
+                return gate
+        return None
+
     def finish(self, name: str, result: StageResult, results: dict[str, StageResult]) -> None:
         """Take a step's result down; a probe that asked for the step as its detour hands on the detour's model."""
-        results[name] = replace(result, model=self._ours(result.model))
+        results[name] = replace(result, model=self.models.ours(result.model))
         for probe in self._asking(name, results):
             results[probe] = replace(results[probe], model=results[name].model)
 
@@ -115,22 +120,6 @@ class Workspace:
         """The place in the store for a step with these inputs."""
         return self.store.entry(inputs.step.stage, inputs.fingerprint)
 
-    def prepared(self, source: str) -> dict[str, Path]:
-        """The prepared rows of a data source, made when they are not there yet.
-
-        Raises:
-            UserError: The source cannot be read or used; names file, row and column.
-        """
-        folder = self.store.root / f"data-{digest(self._source_id(source))}"
-        return prepare_once(self.config.data[source], self.config.sections.held_out, folder, self.base_dir)
-
-    def sources(self) -> list[str]:
-        """The data sources the pipeline reads, each once."""
-        steps = self.config.steps.values()
-        own = [step.data for step in steps if isinstance(step.data, str)]
-        scored = [suite.data for step in steps for suite in self.suites(step).values()]
-        return list(dict.fromkeys([*own, *scored]))
-
     def check(self) -> None:
         """Try everything that can go wrong before a model is loaded (see `flows.door`).
 
@@ -139,96 +128,22 @@ class Workspace:
         """
         check_workspace(self)
 
-    def find_models(self) -> list[ModelRef]:
-        """The base and the models of finished runs that steps start from or compare with.
-
-        Raises:
-            UserError: There is no such model, or it has another base.
-        """
-        models = {BASE: self.base}
-        for name, step in self.config.steps.items():
-            for edge in step.model_edges:
-                if edge not in self.config.steps and edge not in models:
-                    try:
-                        models[edge] = self._model(edge, {})
-                    except UserError as error:
-                        raise UserError(f"pipeline.{name}: {error}") from error
-        return list(models.values())
-
     def notices(self) -> list[str]:
-        """What a person should know before the run, of the rewards that its steps and suites use."""
+        """What a person should know before the run: what aliases mean, and what of the rewards it uses."""
         steps = self.config.steps.values()
         used = [step.reward for step in steps if step.reward]
-        used += [suite.reward for step in steps for suite in self.suites(step).values()]
-        return [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
+        for suite in (suite for step in steps for suite in self.suites.of(step).values()):
+            used += [name for name in (suite.reward, suite.information) if name]
+        of_rewards = [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
+        return [*(f"{name}: {meaning}" for name, meaning in self.models.aliases.asked.items()), *of_rewards]
 
     def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
         """The step's suites as its stage sees them."""
-        return self.as_suites(inputs.suites)
-
-    def as_suites(self, suites: Mapping[str, SuiteConfig]) -> dict[str, Suite]:
-        """Suites with their rows and rewards."""
-        return {
-            name: Suite(
-                role=suite.role,
-                rows=self.prepared(suite.data)[suite.split.name],
-                rewards=self.config.rewards[suite.reward],
-                max_rows=suite.max_rows,
-                max_new_tokens=suite.max_new_tokens,
-            )
-            for name, suite in suites.items()
-        }
+        return self.suites.as_stage(inputs.suites)
 
     def stage_data(self, inputs: StepInputs) -> Mapping[str, Path]:
         """The step's files of prepared rows."""
-        return self.prepared(inputs.data) if isinstance(inputs.data, str) else inputs.data or {}
-
-    def suite_names(self, step: Step) -> list[str]:
-        """The suites a step scores: those it names, else all configured ones; none for stages that take no suites."""
-        takes_suites = "suites" in STAGES[step.stage].needs
-        return (step.suites or list(self.config.suites)) if takes_suites else []
-
-    def suites(self, step: Step) -> dict[str, SuiteConfig]:
-        """The suites a step scores."""
-        return {name: self.config.suites[name] for name in self.suite_names(step)}
-
-    def _models(self, name: str, results: Mapping[str, StageResult]) -> dict[str, ModelRef]:
-        step = self.config.steps[name]
-        models = {"start": self._model(step.start, results)}
-        if step.baseline:
-            models["baseline"] = self._model(step.baseline, results)
-        for other in self._ancestors(name):
-            models[f"chain.{other}"] = results[other].model
-        for other in step.models:
-            models[f"models.{other}"] = self._model(other, results)
-        return models
-
-    def _model(self, edge: str, results: Mapping[str, StageResult]) -> ModelRef:
-        if edge == BASE:
-            return self.base
-        if edge.startswith("run/"):
-            if edge not in self._finished:
-                self._finished[edge] = self._find(edge.removeprefix("run/"))
-            return self._finished[edge]
-        return results[edge].model
-
-    def _find(self, text: str) -> ModelRef:
-        model = find_run(self.runs_dir, text).model()
-        if model.sha256 != self.base.sha256:
-            raise UserError(
-                f"run/{text}: was trained from {model.config.id}, not from {self.base.config.id}; "
-                "set model to the one it was trained from, or start from a run of this one"
-            )
-        return self._ours(model)
-
-    def _ours(self, model: ModelRef) -> ModelRef:
-        """A model out of the store, with this run's model section: it may have been made under another path."""
-        return replace(model, config=self.base.config, revision=self.base.revision)
-
-    def _ancestors(self, name: str) -> list[str]:
-        """The steps on the way from the base to where a step starts, the earliest first."""
-        start = self.config.steps[name].start
-        return [*self._ancestors(start), start] if start in self.config.steps else []
+        return self.suites.prepared(inputs.data) if isinstance(inputs.data, str) else inputs.data or {}
 
     def _step_data(self, step: Step, results: Mapping[str, StageResult]) -> str | Mapping[str, Path] | None:
         if step.data_step is None:
@@ -239,21 +154,11 @@ class Workspace:
         if step.data is None:
             return None
         if step.data_step is None:
-            return self._source_id(step.data)
+            return self.suites.source_id(step.data)
         files = self._step_data(step, results)
         if not isinstance(files, Mapping) or "train" not in files:
             raise ConfigError(f"pipeline: step {step.data_step!r} left no rows to take")
         return {split: file_sha256(path) for split, path in files.items()}
-
-    def _source_id(self, source: str) -> dict[str, Any]:
-        identity = data_identity(self.config.data[source], self.base_dir)
-        return {"source": identity, "held_out": self.config.sections.held_out}
-
-    def _suite_id(self, suite: SuiteConfig) -> dict[str, Any]:
-        """What of a suite counts: not what its data source and its reward set are called."""
-        settings = {name: value for name, value in dump(suite).items() if name not in ("data", "reward")}
-        rewards = reward_parts(self.config.rewards[suite.reward], self.base_dir)
-        return {**settings, "rows": self._source_id(suite.data), **rewards}
 
 
 _SPLITS = ("train", "select", "gate")

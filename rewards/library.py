@@ -17,12 +17,14 @@ from rewards.keyword import keyword
 from rewards.length import length
 from rewards.math import math
 from rewards.numeric import numeric
+from rewards.overlap import overlap
 from rewards.regex import regex
 from rewards.tool_call import tool_call
 
 BUILDERS: dict[str, Callable[[Any], Reward]] = {
     "exact": exact,
     "contains": contains,
+    "overlap": overlap,
     "numeric": numeric,
     "regex": regex,
     "fields": fields,

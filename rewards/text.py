@@ -1,8 +1,10 @@
 """How texts are made comparable, once for all rewards: Unicode forms, case, white space, quotes, punctuation, words."""
 
+import re
 import unicodedata
 
 _QUOTES = ('""', "''", "``", "“”", "‘’", "„“", "«»", "‹›", "「」", "『』")  # noqa: RUF001
+_WORD = re.compile(r"[^\W_]+(?:[.,:'-][^\W_]+)*")
 _FINAL_PUNCTUATION = ".,;:!?。、"
 
 
@@ -23,6 +25,11 @@ def normalise(text: str) -> str:
         if not shorter or shorter == text:
             return text
         text = shorter
+
+
+def words(text: str) -> list[str]:
+    """The words and numbers of a folded text, without what stands around them; `don't`, `9:30` and `e-mail` are one."""
+    return _WORD.findall(fold(text).replace("’", "'"))  # noqa: RUF001
 
 
 def occurs(words: str, text: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from conf.reward_base import RewardConfig
 from conf.schema import ModelConfig, SuiteRole
+from conf.suites import JudgeConfig, LmEvalConfig
 
 FOLD_VERSION = 1
 """Changes whenever the same base and adapters would fold to other weights; part of a model's identity."""
@@ -72,13 +73,28 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """An evaluation set: a file of prepared rows and the rewards whose total scores a reply to one of them."""
+    """An evaluation set: a file of prepared rows and the rewards whose total scores a reply to one of them.
+
+    Attributes:
+        id: Hash of everything but the model that determines its scores; scores are kept and found again by it.
+        information: Rewards that are shown beside the score.
+        samples: Replies per row: one is greedy, of several each is sampled at `temperature`.
+        judge: In place of rewards, who compares replies with the baseline's.
+        lm_eval: In place of rewards, tasks of lm-evaluation-harness, whose rows these are.
+    """
 
     role: SuiteRole
     rows: Path
     rewards: Mapping[str, RewardConfig]
     max_rows: int | None = None
     max_new_tokens: int = 64
+    id: str = ""
+    tolerance: float = 0.05
+    information: Mapping[str, RewardConfig] = field(default_factory=dict)
+    samples: int = 1
+    temperature: float = 1.0
+    judge: JudgeConfig | None = None
+    lm_eval: LmEvalConfig | None = None
 
 
 LogMetrics = Callable[[Mapping[str, float]], None]
@@ -106,14 +122,16 @@ class StageContext:
     """What a stage is given.
 
     Attributes:
-        models: `start` always; `baseline` where the step names one; `chain.<step>` for every step on the way from the
-            base to `start`; `models.<step>` for further models a step lists.
+        models: `start` always; `baseline` and `anchor` where the step names one; `chain.<step>` for every step on the
+            way to `start`, and before them what the first of them started from, e.g. `chain.base`; `models.<step>` for
+            further models a step lists.
         out_dir: The stage's own directory in the store; it exists, and has what an interrupted attempt left there.
         seed: Seeds everything random in the stage.
         hardware: Device, number type, threads.
         data: Files of prepared rows (JSON lines, see `stages.rows`): `train`, `select`, `gate`.
         rewards: The step's rewards, by name.
         suites: The evaluation suites, by name.
+        scores: Directory in which scores are kept for all steps and runs, each under what determines it.
         log_metrics: Takes one row of numbers per optimiser step.
         progress: Told how far long work is.
         say: Told what a person should know at once.
@@ -127,6 +145,7 @@ class StageContext:
     data: Mapping[str, Path] = field(default_factory=dict)
     rewards: Mapping[str, RewardConfig] = field(default_factory=dict)
     suites: Mapping[str, Suite] = field(default_factory=dict)
+    scores: Path | None = None
     log_metrics: LogMetrics = _ignore
     progress: Progress = _ignore
     say: Callable[[str], None] = _ignore

@@ -18,6 +18,7 @@ from stages.sources import read_source, source_identity
 from stages.splits import normalised_prompt, split_of
 
 _SOURCE_FIELDS = ("source", "args", "name", "split", "revision")
+_NOT_IN_IDENTITY = (*_SOURCE_FIELDS, "held_out")
 _HASHES = "hashes.json"
 _CODE = ("data.py", "mapping.py", "rows.py", "splits.py", "sources/*.py")
 
@@ -29,7 +30,8 @@ def prepare_data(config: DataConfig, held_out: float, out_dir: Path, base_dir: P
 
     Args:
         config: The source and its mapping.
-        held_out: Share of the prompts nobody trains on; half of it is `select`, half `gate`.
+        held_out: Share of the prompts nobody trains on; half of it is `select`, half `gate`. 1 leaves no row to train
+            on.
         out_dir: Where the files go; made when missing.
         base_dir: What relative paths are relative to.
 
@@ -71,12 +73,12 @@ def split_rows(rows: Sequence[Row], held_out: float, name: str) -> dict[Split, l
     """The rows by part, each in the order given.
 
     Raises:
-        UserError: A part would be empty.
+        UserError: A part would be empty, other than the one to train on where everything is held out.
     """
     parts: dict[Split, list[Row]] = {part: [] for part in Split}
     for row in rows:
         parts[split_of(row, held_out)].append(row)
-    empty = [part.name for part in Split if not parts[part]]
+    empty = [part.name for part in Split if not parts[part] and (part is not Split.train or held_out < 1)]
     if empty:
         change = "raise" if parts[Split.train] else "lower"
         raise UserError(
@@ -95,7 +97,7 @@ def data_identity(config: DataConfig, base_dir: Path) -> str:
     Raises:
         UserError: The source cannot be found.
     """
-    mapping = {name: value for name, value in dump(config).items() if name not in _SOURCE_FIELDS}
+    mapping = {name: value for name, value in dump(config).items() if name not in _NOT_IN_IDENTITY}
     parts = [_code_version(), source_identity(config, base_dir), mapping]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 from conf.errors import UserError
 from stages.cache import draft_name
 from stages.contract import Hardware, ModelRef
@@ -24,19 +26,28 @@ def export(ref: ModelRef, hardware: Hardware, out: Path) -> Path:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out: {out} is there already and not an empty directory")
-    folded = load_folded(ref, hardware)
+    model, tokenizer = exported(ref, hardware)
     draft = draft_name(out.absolute())
     try:
         draft.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"--out: cannot write {out} ({error.strerror})") from error
     try:
-        folded.model.config._name_or_path = ref.config.id
-        folded.model.save_pretrained(draft)
-        original_tokenizer(ref).save_pretrained(draft)
+        model.config._name_or_path = ref.config.id
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
         for file in draft.glob("*.safetensors"):  # Written for their owner only, unlike all others.
             shutil.copymode(draft / "config.json", file)
         draft.replace(out)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return out
+
+
+def exported(ref: ModelRef, hardware: Hardware) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """What `export` writes, for whoever writes it in another way: the folded model and its tokenizer.
+
+    Raises:
+        FoldError: The adapters and the base do not make a model that can be trusted.
+    """
+    return load_folded(ref, hardware).model, original_tokenizer(ref)

@@ -25,11 +25,13 @@ class Completion:
         text: Decoded without special tokens.
         tokens: Number of generated tokens, the stop token included.
         truncated: Whether `max_new_tokens` came before a stop token.
+        ids: The generated tokens themselves.
     """
 
     text: str
     tokens: int
     truncated: bool
+    ids: tuple[int, ...] = ()
 
 
 def generate(
@@ -140,4 +142,5 @@ def read_completion(tokenizer: PreTrainedTokenizerBase, ids: list[int], stop_ids
     end = next((position for position, token in enumerate(ids) if token in stop_ids), None)
     kept = ids if end is None else ids[:end]
     text = tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return Completion(text=text, tokens=len(kept) + (end is not None), truncated=end is None)
+    generated = tuple(ids[: len(kept) + (end is not None)])
+    return Completion(text=text, tokens=len(generated), truncated=end is None, ids=generated)

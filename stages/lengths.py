@@ -157,4 +157,5 @@ def _asked(step: PlannedStep) -> Iterator[_Asked]:
         key = f"{step.stage}.sample_max_new_tokens"
         yield _Asked(step.data["select"], settings.n_samples, key, settings.sample_max_new_tokens)
     for name, suite in step.suites.items():
-        yield _Asked(suite.rows, suite.max_rows, f"suite.{name}.max_new_tokens", suite.max_new_tokens)
+        if suite.lm_eval is None:  # lm-eval sees to lengths itself
+            yield _Asked(suite.rows, suite.max_rows, f"suite.{name}.max_new_tokens", suite.max_new_tokens)

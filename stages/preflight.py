@@ -92,6 +92,11 @@ def check_rows(steps: Sequence[PlannedStep], sources: Sources, folder: Path) -> 
 def _check_training(step: PlannedStep, sources: Sources) -> None:
     path = step.data["train"]
     rows = sources.rows(path)
+    if not rows:
+        raise UserError(
+            f"{sources.section(path)}.held_out: 1 holds out all rows, which are for suites alone; step {step.name!r} "
+            f"({step.stage}) needs rows to train on: name another source there, or lower it"
+        )
     for row in [*rows, *sources.rows(step.data["select"])[: looked_at(step)]]:
         for name in _LEARNT.get(step.stage, ()):
             if getattr(row, name) is None:
@@ -127,6 +132,7 @@ def _scored(step: PlannedStep) -> Iterator[_Scored]:
         yield _Scored(step.rewards, step.data["select"], looked_at(step))
     for suite in step.suites.values():
         yield _Scored(suite.rewards, suite.rows, suite.max_rows)
+        yield _Scored(suite.information, suite.rows, suite.max_rows)
 
 
 def _check_references(scored: _Scored, sources: Sources, folder: Path) -> None:

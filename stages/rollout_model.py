@@ -9,10 +9,12 @@ import copy
 
 import torch
 from peft import PeftModel
+from peft.tuners.lora import Linear, LoraLayer
 from transformers import PreTrainedModel
 
 from stages.fold import adapter_delta, lora_layers
-from stages.packed import PackedLinear, pack
+from stages.packed import pack
+from stages.packed_linear import PackedLinear
 
 
 class RolloutModel:
@@ -32,10 +34,23 @@ class RolloutModel:
     @torch.no_grad()
     def refresh(self, adapted: PeftModel) -> None:
         """Fold the adapter as it is now, in float32."""
-        for name, layer in lora_layers(adapted):
-            weight = layer.get_base_layer().weight + adapter_delta(layer, adapted.active_adapter)
-            folded = self.plain.get_submodule(name)
-            if isinstance(folded, PackedLinear):
-                folded.pack(weight)
-            else:
-                folded.weight = torch.nn.Parameter(weight, requires_grad=False)
+        layers = dict(lora_layers(adapted))
+        for packed in self.plain.modules():
+            if isinstance(packed, PackedLinear) and not layers.keys().isdisjoint(packed.names):
+                packed.pack([_weight(adapted.base_model.model.get_submodule(name), adapted) for name in packed.names])
+                for name in packed.names:
+                    layers.pop(name, None)
+        for name, layer in layers.items():
+            self.plain.get_submodule(name).weight = torch.nn.Parameter(_weight(layer, adapted), requires_grad=False)
+
+
+def _weight(layer: torch.nn.Module, adapted: PeftModel) -> torch.Tensor:
+    """A layer's weight, with what the adapter adds to it."""
+    if not isinstance(layer, LoraLayer):
+        return layer.weight  # type: ignore[return-value]
+    weight: torch.Tensor = layer.get_base_layer().weight
+    adapter = adapted.active_adapter
+    if type(layer) is Linear and adapter in layer.lora_A and not layer.fan_in_fan_out:  # in one pass over the weight
+        below, above = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+        return torch.addmm(weight, above, below, alpha=layer.scaling[adapter])
+    return weight + adapter_delta(layer, adapter)

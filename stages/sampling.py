@@ -18,6 +18,9 @@ from stages.prefix_tree import common_prefix
 ROOM = 64
 """Tokens for which a cache makes room at a time."""
 
+PART = 256
+"""Tokens of the vocabulary whose chances are added up before one of them is drawn."""
+
 
 def supports(model: PreTrainedModel) -> bool:
     """Whether every layer of a model keeps keys and values of tokens, all or the latest ones, and nothing else."""
@@ -153,11 +156,22 @@ def _draw(logits: torch.Tensor, rows: Sequence[int], temperature: float) -> list
         likeliest = logits.argmax(-1).tolist()
         return [likeliest[row] for row in rows]
     double = torch.float32 if logits.device.type == "mps" else torch.float64
-    cumulated = (logits.float() / temperature).softmax(-1).cumsum(-1, dtype=double)
-    at = torch.rand(len(rows), dtype=double).to(logits.device) * cumulated[list(rows), -1]
-    drawn = [torch.searchsorted(cumulated[row], at[place], right=True) for place, row in enumerate(rows)]
-    tokens: list[int] = torch.stack(drawn).clamp(max=logits.shape[-1] - 1).tolist()
+    chances = (logits.float() / temperature).softmax(-1)
+    parts = torch.nn.functional.pad(chances, (0, -logits.shape[-1] % PART)).view(len(logits), -1, PART)
+    row = torch.tensor(rows, device=logits.device)
+    upto = parts.sum(-1, dtype=double).cumsum(-1)[row]
+    at = torch.rand(len(rows), 1, dtype=double).to(logits.device) * upto[:, -1:]
+    part = _reached(upto, at)
+    before = torch.where(part > 0, upto.gather(1, (part - 1).clamp(min=0)), 0.0)
+    within = parts[row, part[:, 0]].cumsum(-1, dtype=double)
+    tokens: list[int] = (part * PART + _reached(within, at - before))[:, 0].tolist()
     return tokens
+
+
+def _reached(cumulated: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Where every row of sums exceeds a number below its last; that is so whatever was rounded."""
+    last = cumulated[:, -1:] * (1 - torch.finfo(cumulated.dtype).eps)
+    return torch.searchsorted(cumulated, torch.minimum(at, last), right=True)
 
 
 def padded(sequences: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,6 +17,7 @@ ELSEWHERE = {
     "make demo": "tests/test_demo.py runs what it runs",
     "make test": "this is it",
     "ratchet run experiment=qa": "tests/test_demo.py",
+    "ratchet run experiment=ship": "tests/test_planted.py",
 }
 """Commands of the README that are run elsewhere, and where."""
 
@@ -51,6 +52,8 @@ def test_every_command_of_the_readme_works(prefect_server, tmp_path, monkeypatch
         program, *arguments = shlex.split(command)
         if program == "pytest":
             subprocess.run([sys.executable, "-m", "pytest", *arguments], check=True)
+        elif program == "python":
+            subprocess.run([sys.executable, *arguments], check=True)
         else:
             assert program == "ratchet", command
             assert main(arguments) == 0, command

@@ -16,8 +16,12 @@ from stages.table import table
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the plan; returns the exit code."""
-    rows = plan_rows(Workspace(compose_run(arguments.overrides, arguments.config_dir)))
-    print(json.dumps(rows) if arguments.json else table([_shown(row) for row in rows]))
+    workspace = Workspace(compose_run(arguments.overrides, arguments.config_dir))
+    rows = plan_rows(workspace)
+    if arguments.json:
+        print(json.dumps(rows))
+    else:
+        print("\n".join([table([_shown(row) for row in rows]), *_meanings(rows)]))
     return 0
 
 
@@ -29,7 +33,7 @@ def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
     rows = []
     for name, step in workspace.config.steps.items():
         state, store, why = _state(workspace, name, results, records)
-        data = f"from {step.data_step}" if step.data_step else str(step.data or ", ".join(workspace.suite_names(step)))
+        data = f"from {step.data_step}" if step.data_step else str(step.data or ", ".join(workspace.suites.names(step)))
         rows.append(
             {
                 "step": name,
@@ -40,15 +44,24 @@ def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
                 "store": store,
                 "state": state,
                 "changes": why,
+                "aliases": workspace.models.aliases.meanings(step.model_edges),
             }
         )
     return rows
+
+
+def _meanings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the aliases in a plan point to, a line each."""
+    found = {alias: meaning for row in rows for alias, meaning in row["aliases"].items()}
+    return [f"{alias}: {meaning}" for alias, meaning in found.items()]
 
 
 def _state(
     workspace: Workspace, name: str, results: dict[str, StageResult], records: Sequence[Mapping[str, Any]]
 ) -> tuple[str, str, list[str]]:
     """A step's state, its place in the store if that is known, and why it has to run."""
+    if gate := workspace.held_by(name, results):
+        return f"not run, {gate} holds", "", []
     if not workspace.is_due(name, results):
         return f"run, if {', '.join(workspace.askers(name))} asks", "", []
     stops = [other for other, result in results.items() if result.verdict == "stop"]
@@ -93,4 +106,4 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     if len(why) > _SHOWN:
         why[_SHOWN:] = [f"and {len(why) - _SHOWN} more"]
     state = f"{row['state']}: {', '.join(why)}" if why else row["state"]
-    return {name: value for name, value in row.items() if name != "changes"} | {"state": state}
+    return {name: value for name, value in row.items() if name not in ("changes", "aliases")} | {"state": state}

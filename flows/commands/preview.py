@@ -16,13 +16,14 @@ def main(arguments: argparse.Namespace) -> int:
     from stages.preview import preview
     from stages.rows import read_rows
 
-    tokenizer = load_tokenizer(workspace.base)
-    for source in workspace.sources():
-        files = workspace.prepared(source)
+    tokenizer = load_tokenizer(workspace.models.base)
+    for source in workspace.suites.sources():
+        files = workspace.suites.prepared(source)
         rows = {split: read_rows(path) for split, path in files.items()}
-        counts = ", ".join(f"{len(rows[split])} {split}" for split in ("train", "select", "gate"))
-        shown = rows["train"][: max(arguments.rows, 0)]
-        prompts = [prompt_string(tokenizer, workspace.base.config, row) for row in shown]
+        counts = ", ".join(f"{len(rows[part])} {part}" for part in ("train", "select", "gate"))
+        split = "train" if rows["train"] else "select"  # where all rows are held out
+        shown = rows[split][: max(arguments.rows, 0)]
+        prompts = [prompt_string(tokenizer, workspace.models.base.config, row) for row in shown]
         print(f"{source}: {counts}\n")
-        print(preview(shown, prompts, ["train"] * len(shown)), end="\n\n")
+        print(preview(shown, prompts, [split] * len(shown)), end="\n\n")
     return 0

@@ -11,7 +11,7 @@ from typing import Any
 from conf.errors import UserError
 from conf.schema import DataConfig
 from stages.sources.files import READERS, read_file
-from stages.sources.functions import PREFIX, read_function, source_file
+from stages.sources.functions import PREFIX, read_function, source_files
 from stages.sources.gym import PREFIX as GYM_PREFIX
 from stages.sources.gym import gym_identity, read_gym
 from stages.sources.hub import HUB_ID, read_hub, resolve_revision
@@ -47,13 +47,15 @@ def read_source(config: DataConfig, base_dir: Path) -> list[Record]:
 def source_identity(config: DataConfig, base_dir: Path) -> list[Any]:
     """What determines the rows of a source, as plain JSON.
 
-    A file's content, a function's source, a task's settings and library version, a hub commit.
+    A file's content; the source of a function and of the modules beside it that it imports; a task's settings and
+    library version; a hub commit.
 
     Raises:
         UserError: The source cannot be found.
     """
     if config.source.startswith(PREFIX):
-        return [config.source, _sha256(source_file(config.source, base_dir), config.source), config.args]
+        hashes = [_sha256(path, config.source) for path in source_files(config.source, base_dir)]
+        return [config.source, *hashes, config.args]
     if config.source.startswith(GYM_PREFIX):
         return gym_identity(config.source, config.args)
     if (path := _file(config.source, base_dir)) is not None:

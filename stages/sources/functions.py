@@ -4,6 +4,7 @@ The module is found like any other import, and after that in the directory the r
 function beside the user's own configuration works and can never shadow an installed package.
 """
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -42,12 +43,33 @@ def read_function(source: str, arguments: Mapping[str, Any], base_dir: Path) -> 
             raise UserError(f"{source}: failed with {type(error).__name__}: {error}") from error
 
 
-def source_file(source: str, base_dir: Path) -> Path:
-    """The Python file that holds the function, found without running it.
+def source_files(source: str, base_dir: Path) -> list[Path]:
+    """The Python file that holds the function, and those beside it that it imports; found without running them.
 
     Raises:
         UserError: There is no such module, or it has no file.
     """
+    files = [_source_file(source, base_dir)]
+    for file in files:  # grows meanwhile
+        files += [path for path in _beside(file) if path not in files]
+    return files
+
+
+def _beside(file: Path) -> list[Path]:
+    """The modules in the file's own directory that it names in an import, by the last part of their names."""
+    names: set[str] = set()
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (OSError, SyntaxError, ValueError):  # which reading or running it will tell
+        nodes = []
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.name.rpartition(".")[2] for alias in node.names}
+            names.add((getattr(node, "module", None) or "").rpartition(".")[2])
+    return [path for name in sorted(names) if name and (path := file.with_name(f"{name}.py")).is_file()]
+
+
+def _source_file(source: str, base_dir: Path) -> Path:
     module, _ = _split(source)
     with _importable(base_dir):
         try:

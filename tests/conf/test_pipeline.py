@@ -130,3 +130,32 @@ def test_a_group_file_without_its_package_line_is_recognised():
         load_run({"pipeline": FULL, "data": {"source": "rows.jsonl"}})
     with pytest.raises(ConfigError, match=r"conf/reward/NAME.yaml starts with the line '# @package reward.NAME'"):
         load_run({"pipeline": FULL, "reward": {"right": {"type": "exact"}}})
+
+
+def gated(general="general", suites=(), **gate):
+    """A configuration whose gate looks at a task and at one more suite, or at those that are named."""
+    configs = {
+        "sums": {"data": "sums", "reward": "sums"},
+        general: {"data": "sums", "reward": "sums", "role": "general"},
+    }
+    return load_run(
+        {
+            "data": {"sums": {"source": "sums.csv"}},
+            "reward": {"sums": {"right": {"type": "exact"}}},
+            "suite": configs,
+            "pipeline": {"gate": {"stage": "gate", "baseline": "base", "suites": list(suites)}},
+            "gate": gate,
+        }
+    )
+
+
+def test_a_ceiling_of_drift_needs_prompts_to_measure_it_on():
+    assert gated(max_drift=0.1).settings["gate"].max_drift == 0.1
+    for settings in ({"drift_rows": 0}, {"suites": ["sums"]}):
+        with pytest.raises(ConfigError, match=r"pipeline.gate: gate.max_drift needs a suite with role: general"):
+            gated(max_drift=0.1, **settings)
+
+
+def test_a_suite_is_not_called_like_a_measure():
+    with pytest.raises(ConfigError, match=r"suite.drift: this name is a measure's \(rows, gain, noise, drift"):
+        gated(general="drift")

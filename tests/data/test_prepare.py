@@ -68,6 +68,17 @@ def test_an_empty_part_is_an_error(tmp_path: Path, rows: list[Any], held_out: fl
     assert not (tmp_path / "out").exists()
 
 
+def test_rows_that_nobody_trains_on(tmp_path: Path) -> None:
+    write(tmp_path, ROWS)
+    parts = prepared(tmp_path, config(), held_out=1.0)
+    assert parts["train"] == [] and len(parts["select"]) + len(parts["gate"]) == len(ROWS)
+    smaller = prepared(tmp_path, config(), held_out=0.2)
+    assert set(smaller["gate"]) < set(parts["gate"]) and set(smaller["select"]) < set(parts["select"])
+    write(tmp_path, ROWS[2:3])
+    with pytest.raises(UserError, match=r"leave none for (select|gate) at held_out=1; add rows with other prompts"):
+        prepared(tmp_path, config(), held_out=1.0)
+
+
 def test_identity_follows_content_and_mapping_only(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
     write(tmp_path, ROWS, "copy.jsonl")
@@ -75,6 +86,7 @@ def test_identity_follows_content_and_mapping_only(tmp_path: Path) -> None:
     assert identity == data_identity(config(), tmp_path)
     assert identity == data_identity(config("copy.jsonl"), tmp_path), "where a file lies plays no part"
     assert identity == data_identity(config(split="test", name="x", args={"n": 1}), tmp_path), "not about files"
+    assert identity == data_identity(config(held_out=1.0), tmp_path), "the share is told beside it"
     others = [config(prompt="{q}"), config(system="x"), config(reference=None), config(max_rows=10)]
     assert len({identity, *(data_identity(other, tmp_path) for other in others)}) == 5
     write(tmp_path, [*ROWS, ROWS[0]])
@@ -91,6 +103,23 @@ def test_identity_of_a_function_follows_its_source_and_its_arguments(tmp_path: P
     assert one != two
     module.write_text("def rows(n): return [{'q': 'x', 'a': n}]\n")
     assert data_identity(config(source, args={"n": 1}), tmp_path) not in (one, two)
+
+
+def test_identity_of_a_function_follows_the_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "asked").mkdir()
+    texts = {
+        "rows.py": "import json\nfrom asked.words import WORDS\ndef rows(): return [{'q': w} for w in WORDS]\n",
+        "words.py": "from . import more\nWORDS = more.WORDS\n",
+        "more.py": "from rows import x\nWORDS = ['a']\n",  # a circle
+        "other.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / "asked" / name).write_text(text)
+    identities = [data_identity(config("python:asked.rows.rows"), tmp_path)]
+    for name in texts:
+        (tmp_path / "asked" / name).write_text(f"{texts[name]}# changed\n")
+        identities.append(data_identity(config("python:asked.rows.rows"), tmp_path))
+    assert len({*identities}) == 4 and identities[-1] == identities[-2], "all but the one that is not imported"
 
 
 @pytest.mark.parametrize(("name", "held_out_rows"), [("arithmetic", 300), ("tool_calls", 200), ("sample_qa", 4)])

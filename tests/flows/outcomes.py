@@ -18,6 +18,6 @@ def outcome(runs_dir: Path) -> dict[str, Any]:
             if path.name == "progress.jsonl":
                 rows = [json.loads(line) for line in path.read_text().splitlines()]
                 found[name] = [{key: row[key] for key in row if key not in _CLOCKS} for row in rows]
-            elif path.suffix == ".safetensors" or path.name in ("scores.jsonl", "samples.jsonl", "train.jsonl"):
+            elif path.suffix == ".safetensors" or path.name in ("scores.parquet", "samples.jsonl", "train.jsonl"):
                 found[name] = file_sha256(path)
     return found

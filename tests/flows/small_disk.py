@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-READING = [["runs"], ["progress", "latest/sft"], ["compare", "latest"]]
+READING = [["runs"], ["progress", "latest/sft"], ["compare", "latest", "--known"]]
 """Commands that write nothing, besides `plan`."""
 
 

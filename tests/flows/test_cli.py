@@ -12,7 +12,7 @@ from flows.cli import main
 from flows.score_report import histogram, report
 
 COMMANDS = ["run", "plan", "audit", "probe", "preview", "score", "runs", "status", "cancel", "progress", "generate"]
-COMMANDS += ["compare", "export"]
+COMMANDS += ["evaluate", "compare", "export", "promote", "rollback"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -107,7 +107,7 @@ def test_compare_puts_steps_side_by_side(smoke, capsys):
     rows = json.loads(capsys.readouterr().out)
     assert [row["stage"] for row in rows] == ["sft", "reinforce"]
     assert [row["adapters"] for row in rows] == [1, 3]
-    assert all("arithmetic" in row for row in rows)
+    assert all("arithmetic" in row["scores"] for row in rows)
     assert main(["compare", "latest", "--runs-dir", str(smoke)]) == 0
     assert "preference" in capsys.readouterr().out
 

@@ -148,6 +148,14 @@ def test_the_estimate_covers_what_a_run_writes(smoke, tmp_path):
     assert written <= estimate(workspace, workspace.config.steps).total <= 4 * written
 
 
+def test_a_model_that_ships_is_exported_and_kept(tmp_path):
+    workspace = Workspace(compose_run(["experiment=ship", "model=tiny", f"runs_dir={tmp_path}"]))
+    workspace.store.prepare()
+    files = sum(path.stat().st_size for path in tiny.directory().iterdir() if path.is_file())
+    assert estimate(workspace, ["gate"]).registered == 2 * files
+    assert not estimate(workspace, ["reinforce"]).registered
+
+
 def test_an_adapter_is_as_large_as_estimated(smoke):
     shapes = matrices(tiny.directory())
     for adapter in smoke.glob("store/*/adapter"):

@@ -84,6 +84,7 @@ CHANGES = [
     ("sft", "sft.trainer", {"adam_beta2": 0.9}),
     ("sft", "seed", 1),
     ("sft", "held_out", 0.3),
+    ("sft", "data.arithmetic.held_out", 0.3),
     ("sft", "hardware.threads", 1),
     ("sft", "hardware.dtype", "bfloat16"),
     ("sft", "model.chat_template", TEMPLATE),
@@ -227,7 +228,7 @@ def test_the_order_of_keys_and_comments_do_not_count(fingerprint, project, monke
     backwards["reward"] = {
         name: {key: rewards_[key] for key in reversed(rewards_)} for name, rewards_ in values["reward"].items()
     }
-    step, results = "pairs", {"sft": StageResult(model=Workspace(run, project).base)}
+    step, results = "pairs", {"sft": StageResult(model=Workspace(run, project).models.base)}
     both = [Workspace(load_run(written), project).inputs(step, results) for written in (values, backwards)]
     assert list(both[0].rewards) == list(reversed(both[1].rewards))
     assert both[0].fingerprint == both[1].fingerprint
@@ -254,11 +255,11 @@ def test_another_version_of_a_library_counts(fingerprint, library, monkeypatch):
     assert fingerprint("sft") != before
 
 
-REWARDED = {"audit", "probe", "pairs", "reinforce", "evaluate"}
+REWARDED = {"audit", "probe", "pairs", "reinforce", "evaluate", "gate"}
 CODE = {
     "stages/sft.py": {"sft"},
     "stages/grpo.py": {"reinforce"},
-    "stages/evaluate.py": {"evaluate"},
+    "stages/evaluate.py": {"evaluate", "gate"},
     "stages/training.py": {"sft", "preference", "reinforce"},
     "stages/fold.py": set(STAGES) - {"audit"},
     "rewards/scoring.py": REWARDED,

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from pyarrow import parquet
 from transformers import AutoModelForCausalLM
 
+from conf.schema import TrackingConfig
 from flows.cli import main
 from flows.fingerprint import digest
 from flows.references import find_run
 from flows.references import pipeline_records as records
+from flows.tracking import Tracker
 
 STEPS = ["reinforce_audit", "sft", "pairs", "preference", "reinforce_probe", "reinforce", "evaluate"]
 
@@ -169,3 +172,28 @@ def test_a_sweep_shares_what_its_jobs_have_in_common(smoke, tmp_path, prefect_se
 
 def _named(runs_dir: Path, name: str) -> dict:
     return next(record for record in records(runs_dir) if record["name"] == name)
+
+
+def test_mlflow_shows_the_scores_as_a_table_however_often_it_is_sent(smoke):
+    step = records(smoke)[0]["steps"]["evaluate"]
+    path = smoke / "store" / step["store"] / "scores.parquet"
+    tracker = Tracker(TrackingConfig(), smoke)
+    tracker.table(step["mlflow_run"], path)
+    tags = tracker.client.get_run(step["mlflow_run"]).data.tags
+    assert json.loads(tags["mlflow.loggedArtifacts"]) == [{"path": "scores.json", "type": "table"}]
+    sent = json.loads(Path(tracker.client.download_artifacts(step["mlflow_run"], "scores.json")).read_text())
+    rows = parquet.read_table(path).to_pylist()
+    assert [dict(zip(sent["columns"], row, strict=True)) for row in sent["data"]] == rows
+    assert len(rows) == 4 * 16 and {"reward.numeric", "completion", "prompt", "tokens"} <= set(rows[0])
+
+
+def test_scores_are_kept_for_other_evaluations(smoke, tmp_path, prefect_server, capsys):
+    runs_dir = shutil.copytree(smoke, tmp_path / "runs")
+    kept = set((runs_dir / "store" / "scores").iterdir())
+    assert len([path for path in kept if path.suffix == ".json"]) == 5  # four models, and the last one in other batches
+    arguments = ["run", "experiment=smoke", "name=again", f"runs_dir={runs_dir}", "evaluate.n_samples=1"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().err.count("its scores are known") == 4
+    before, after = records(smoke)[0]["steps"]["evaluate"], _named(runs_dir, "again")["steps"]["evaluate"]
+    assert (after["state"], after["metrics"]) == ("completed", before["metrics"])
+    assert set((runs_dir / "store" / "scores").iterdir()) == kept

@@ -25,4 +25,4 @@ def test_another_process_another_directory_and_another_hash_seed(smoke: Path, tm
     first, second = outcome(smoke), outcome(tmp_path / "runs")
     assert second == first
     assert sum(name.endswith("adapter_model.safetensors") for name in first) == 3
-    assert sum(name.endswith("scores.jsonl") for name in first) == 1
+    assert sum(name.endswith("scores.parquet") for name in first) == 1

@@ -1,9 +1,12 @@
 """The workspace of a run: what is resolved before any model is loaded."""
 
+from dataclasses import replace
+
 import pytest
 
 from conf.errors import UserError
 from conf.loader import dump
+from conf.schema import Split, SuiteRole
 from flows.commands.run import run_pipeline
 from flows.compose import compose_run
 from flows.posttrain import open_run
@@ -46,13 +49,13 @@ def test_latest_means_what_it_meant_before_the_run_began(runs_dir, tiny):
 
 def test_prepared_rows_that_are_damaged_are_made_again(runs_dir):
     opened = workspace(runs_dir)
-    folder = opened.prepared("arithmetic")["train"].parent
+    folder = opened.suites.prepared("arithmetic")["train"].parent
     files = {path: path.read_bytes() for path in folder.iterdir()}
     assert {path.name for path in files} == {"train.jsonl", "select.jsonl", "gate.jsonl", "hashes.json"}
     for path, content in files.items():
         for damaged in (None, b"", content[:-9], bytes([content[0] ^ 1]) + content[1:]):
             path.unlink() if damaged is None else path.write_bytes(damaged)
-            opened.prepared("arithmetic")
+            opened.suites.prepared("arithmetic")
             assert {path: path.read_bytes() for path in folder.iterdir()} == files
     assert [path.name for path in folder.parent.glob(".data-*")] == [f".{folder.name}.lock"]
 
@@ -65,3 +68,45 @@ def test_both_entrances_try_the_rewards(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="reward 'mine': path: "):
             enter(config, [])
     assert (tmp_path / "tried").read_text() == "once once "
+
+
+def test_a_suite_is_known_by_what_determines_its_scores(runs_dir):
+    added = ["+reward.other={numeric: {type: numeric}}", "+reward.heavy={numeric: {type: numeric, weight: 2}}"]
+    opened = workspace(runs_dir, *added)
+    written = opened.config.suites["arithmetic"]
+
+    def suite_id(**changes):
+        return opened.suites.as_stage({"named": replace(written, **changes)})["named"].id
+
+    for same in ({"role": SuiteRole.general}, {"tolerance": 0.3}, {"reward": "other"}, {"temperature": 2.0}):
+        assert suite_id(**same) == suite_id(), same
+    for other in ({"max_rows": 3}, {"max_new_tokens": 3}, {"samples": 2}, {"reward": "heavy"}, {"split": Split.select}):
+        assert suite_id(**other) != suite_id(), other
+    assert suite_id(information="arithmetic") != suite_id()
+    assert suite_id(samples=2, temperature=2.0) != suite_id(samples=2)
+
+
+def test_every_start_on_the_way_is_scored(runs_dir, tiny):
+    def labels(*overrides):
+        opened = workspace(runs_dir, *overrides)
+        results = {name: StageResult(model=tiny) for name in opened.config.steps}
+        return list(opened.inputs("evaluate", results).models)
+
+    steps = ["sft", "preference", "reinforce_probe", "reinforce"]
+    assert labels() == ["start", "baseline", *(f"chain.{name}" for name in ["base", *steps])]
+    assert labels("pipeline.sft.start=run/latest")[2:] == [f"chain.{name}" for name in ["run/latest", *steps]]
+    assert labels("pipeline.evaluate.start=base") == ["start", "baseline"]
+
+
+def test_a_source_with_a_share_of_its_own(tmp_path):
+    def identities(*overrides):
+        opened = workspace(tmp_path, "data=[arithmetic,general]", "suite=[arithmetic,general]", *overrides)
+        opened.store.prepare()
+        assert opened.suites.prepared("general")["train"].read_text() == ""
+        suites = opened.inputs("sft", {}).suite_ids, opened.suites.identity("general", opened.config.suites["general"])
+        return opened.inputs("sft", {}).fingerprint, suites[1]["rows"], opened.suites.prepared("general")["gate"]
+
+    sft, general, gate = identities("reward=[arithmetic,exact_number,row_pattern]")
+    other_sft, *same = identities("reward=[arithmetic,exact_number,row_pattern]", "held_out=0.3")
+    assert same == [general, gate], "the run's share is not its own"
+    assert general["held_out"] == 1 and other_sft != sft

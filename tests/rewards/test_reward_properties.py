@@ -40,6 +40,7 @@ RANGES: dict[str, tuple[dict[str, Any], tuple[float, float]]] = {
     "exact": ({"type": "exact"}, (0, 1)),
     "contains": ({"type": "contains"}, (0, 1)),
     "numeric": ({"type": "numeric"}, (0, 1)),
+    "overlap": ({"type": "overlap"}, (0, 1)),
     "regex": ({"type": "regex", "pattern": r"\d+"}, (0, 1)),
     "json": ({"type": "json", "keys": ["a", "b"], "schema": {"type": "object"}}, (0, 1)),
     "fields": ({"type": "fields", "column": "fields", "extra_penalty": 0.3}, (0, 1)),

@@ -27,7 +27,7 @@ def packaged(tmp_path_factory):
         workspace.store.prepare()
         (name,) = [name for name, step in workspace.config.steps.items() if step.stage == "audit"]
         step, settings = workspace.config.steps[name], workspace.config.settings[name]
-        rows = read_rows(workspace.prepared(step.data)["train"])[: settings.max_rows]
+        rows = read_rows(workspace.suites.prepared(step.data)["train"])[: settings.max_rows]
         return audit_rows(rows, workspace.config.rewards[step.reward], settings), settings
 
     return audited

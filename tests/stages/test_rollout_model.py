@@ -5,11 +5,15 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config
 
 from stages.contract import Hardware, ModelRef
 from stages.models import load_base
-from stages.packed import PackedLinear, can_pack, pack
+from stages.packed import pack
+from stages.packed_decoder import PackedDecoderLayer
+from stages.packed_linear import PackedLinear, can_pack
 from stages.rollout_model import RolloutModel
+from tests.stages.families import FAMILIES, SMALL
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
 
@@ -58,11 +62,11 @@ def test_what_is_not_adapted_is_shared(pair: tuple[RolloutModel, Any]) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_packed_layer_is_a_linear_layer(bias: bool) -> None:
     layer = torch.nn.Linear(24, 10, bias=bias)
-    packed = PackedLinear(layer.weight, layer.bias)
+    packed = PackedLinear([layer], ["layer"])
     for shape in ((1, 24), (7, 24), (2, 3, 24)):
         inputs = torch.randn(shape)
         torch.testing.assert_close(packed(inputs), layer(inputs))
-    packed.pack(torch.nn.Linear(24, 10).weight)
+    packed.pack([torch.nn.Linear(24, 10).weight])
     assert not torch.allclose(packed(inputs), layer(inputs))
 
 
@@ -76,7 +80,39 @@ def test_a_packed_model_answers_the_same_and_keeps_its_embeddings(tiny: ModelRef
     torch.testing.assert_close(model(input_ids=IDS).logits, expected, rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("config", "replaced"),
+    [(FAMILIES["llama"], True), (Qwen2Config(**SMALL, head_dim=16), True), (FAMILIES["granite"], False)],
+    ids=lambda value: getattr(value, "model_type", str(value)),
+)
+def test_decoder_layers_of_a_known_kind_are_replaced_and_answer_the_same(
+    config: PretrainedConfig, replaced: bool
+) -> None:
+    """With padding and a cache, and biases and norms that are not what they start as."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for name, weight in model.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            weight.add_(torch.randn_like(weight))
+    mask = torch.ones(2, 5, dtype=torch.long)
+    mask[0, :2] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+
+    def answers() -> torch.Tensor:
+        first = model(IDS, attention_mask=mask[:, :4], position_ids=positions[:, :4], use_cache=True)
+        token = {"attention_mask": mask, "position_ids": positions[:, 4:]}
+        second = model(IDS[:, :1], **token, cache=first.cache)
+        return torch.cat([first.logits[:, -1:], second.logits], 1)
+
+    expected = answers()
+    layers = pack(model).model.layers
+    assert all(isinstance(layer, PackedDecoderLayer) is replaced for layer in layers)
+    assert not any(type(layer) is torch.nn.Linear for layer in model.modules())
+    torch.testing.assert_close(answers(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_only_float32_on_a_cpu_is_packed() -> None:
-    assert can_pack(torch.zeros(2, 2)) and not can_pack(torch.zeros(2, 2, dtype=torch.bfloat16))
     layer = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
+    assert can_pack(torch.nn.Linear(2, 2)) and not can_pack(layer)
     assert pack(torch.nn.Sequential(layer))[0] is layer

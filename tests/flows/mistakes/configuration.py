@@ -56,6 +56,22 @@ PIPELINE = [
     override("no such stage", "pipeline.sft.stage=stf", says=["pipeline.sft.stage: unknown stage 'stf'; known: "]),
     override("no such data", "pipeline.sft.data=aq", says=["pipeline.sft.data: no data is named 'aq' (there are: qa)"]),
     override("no such reward", "suite.qa.reward=wrong", says=["suite.qa.reward: no reward is named 'wrong'", "right"]),
+    override(
+        "judge without a baseline",
+        "+suite.open={data: qa, judge: {url: 'http://127.0.0.1:9', model: m}}",
+        "pipeline.evaluate.baseline=null",
+        says=["pipeline.evaluate: suite 'open' has a judge, which compares with", "baseline: base"],
+    ),
+    override(
+        "judge that is not there",
+        "+suite.open={data: qa, judge: {url: 'http://127.0.0.1:9', model: m}}",
+        says=["suite.open.judge.url: nobody answers at http://127.0.0.1:9/v1/chat/completions", "start the server"],
+    ),
+    override(
+        "judge as a reward",
+        "+reward.open={kind: {type: judge}}",
+        says=["reward.open.kind: a judge is no reward", "suite"],
+    ),
     override("detour to nowhere", "probe.otherwise=wramup", says=["probe.otherwise: there is no step 'wramup'", "sft"]),
     override("start at no run", "+pipeline.sft.start=run/no", says=["pipeline.sft: no: no run has that name in "]),
     override(

@@ -24,6 +24,12 @@ FILES = [
     rows("unknown suffix", "x", file="r.xlsx", says=["r.xlsx: has no known suffix", ".csv, .tsv, .jsonl"]),
     rows("one row", SAME, says=["rows.jsonl: 1 rows", "none for select and gate", "add rows with other prompts"]),
     rows("no held-out rows", SAME * 50, says=["rows.jsonl: 50 rows with 1 different prompts", "raise held_out"]),
+    rows(
+        "training on rows that are all held out",
+        ROWS,
+        "+data.qa.held_out=1",
+        says=["data.qa.held_out: 1 holds out all rows", "needs rows to train on: name another source", "or lower it"],
+    ),
     rows("no training rows", ROWS, "held_out=0.9999", says=["rows.jsonl: 60 rows", "none for train", "lower held_out"]),
 ]
 

@@ -1,0 +1,102 @@
+"""The gate: the start model ships when it does its task better than the baseline, and nothing that is guarded worse."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from conf.sections import GateConfig
+from stages.contract import ModelRef, StageContext, StageResult
+from stages.decision import Decision, Rules, SuiteScores, decide
+from stages.evaluate import write_scores
+from stages.hardware import prepare
+from stages.scores import Scored, score_models
+from stages.table import table
+
+CANDIDATE = "candidate"
+"""Label of the start model among the others, which are called `baseline` and `anchor`."""
+
+
+def run_gate(cfg: GateConfig, ctx: StageContext) -> StageResult:
+    """Score the start model, the baseline and the anchor on every suite, and decide (see `stages.decision`).
+
+    The verdict is `ship`, `hold` or `inconclusive`. Metrics are those of an evaluation and, per comparison,
+    `gain.<suite>.<baseline or anchor>` with `.low` and `.high`, the bounds of its interval.
+
+    Raises:
+        RewardError: A reward fails on a reply.
+    """
+    prepare(ctx.hardware, ctx.seed)
+    models = compared(ctx)
+    scored = score_models(models, cfg, ctx)
+    rules = Rules(
+        min_gain=cfg.min_gain,
+        confidence=cfg.confidence,
+        resamples=cfg.resamples,
+        seed=ctx.seed,
+        max_drift=cfg.max_drift,
+    )
+    drift = scored.drift.get(CANDIDATE)
+    decision = decide(list(_suites(scored, models, ctx)), rules, drift.mean if drift else None)
+    path = ctx.out_dir / "decision.json"
+    path.write_text(json.dumps(_plain(decision), indent=2) + "\n", encoding="utf-8")
+    metrics, artifacts = write_scores(scored, cfg, ctx)
+    return StageResult(
+        model=ctx.start,
+        metrics={**metrics, **_gains(decision)},
+        artifacts={**artifacts, "decision": path},
+        verdict=decision.verdict,
+        report=report(decision),
+    )
+
+
+def compared(ctx: StageContext) -> dict[str, ModelRef]:
+    """The models that a gate scores, by label."""
+    others = {label: ctx.models[label] for label in ("baseline", "anchor") if label in ctx.models}
+    return {**others, CANDIDATE: ctx.start}
+
+
+def _suites(scored: Scored, models: dict[str, ModelRef], ctx: StageContext) -> Iterator[SuiteScores]:
+    for name, suite in ctx.suites.items():
+        yield SuiteScores(
+            name=name,
+            role=suite.role,
+            tolerance=suite.tolerance,
+            candidate=scored.of(name, CANDIDATE),
+            baseline=scored.of(name, "baseline"),
+            anchor=scored.of(name, "anchor") if "anchor" in models else None,
+            noise=scored.noise.get(name, 0.0),
+        )
+
+
+def _gains(decision: Decision) -> dict[str, float]:
+    gains: dict[str, float] = {}
+    for each in decision.comparisons:
+        name = f"gain.{each.suite}.{each.against}"
+        gains |= {name: each.after - each.before, f"{name}.low": each.low, f"{name}.high": each.high}
+    return gains
+
+
+def _plain(decision: Decision) -> dict[str, Any]:
+    comparisons = [{**asdict(each), "role": each.role.name} for each in decision.comparisons]
+    return {**asdict(decision), "comparisons": comparisons}
+
+
+def report(decision: Decision) -> str:
+    """The decision for a person: a table of the comparisons, the verdict, and its reasons."""
+    rows = [
+        {
+            "suite": each.suite,
+            "role": each.role.name,
+            "against": each.against,
+            "rows": str(each.rows),
+            "before": f"{each.before:.3f}",
+            "after": f"{each.after:.3f}",
+            "gain": f"{each.after - each.before:+.3f}",
+            "interval": f"{each.low:+.3f} to {each.high:+.3f}",
+            "detectable": f"{each.detectable:.3f}",
+            "outcome": each.outcome,
+        }
+        for each in decision.comparisons
+    ]
+    return "\n".join([table(rows), "", f"{decision.verdict.upper()}:", *(f"- {each}" for each in decision.reasons)])
