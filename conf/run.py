@@ -44,6 +44,11 @@ class RunConfig:
         """For every probe that names one, the step to take where it finds too little (`probe.otherwise`)."""
         return otherwise(self.settings)
 
+    def suite_names(self, step: Step) -> list[str]:
+        """The suites a step scores: those it names, else all configured ones; none for stages that take no suites."""
+        takes_suites = "suites" in STAGES[step.stage].needs
+        return (step.suites or list(self.suites)) if takes_suites else []
+
 
 def load_run(values: Mapping[str, Any]) -> RunConfig:
     """Parse and check a whole configuration.
@@ -149,7 +154,7 @@ def _check_gates(config: RunConfig) -> None:
     for name, step in config.steps.items():
         if step.stage != "gate":
             continue
-        roles = [config.suites[suite].role for suite in step.suites or config.suites]
+        roles = [config.suites[suite].role for suite in config.suite_names(step)]
         if SuiteRole.task not in roles:
             raise ConfigError(f"pipeline.{name}: a gate needs a suite with role: task, which must get better")
         gate: GateConfig = config.settings[name]
@@ -163,8 +168,8 @@ def _check_gates(config: RunConfig) -> None:
 def _check_judges(config: RunConfig) -> None:
     """A judge has the baseline's reply to compare with."""
     for name, step in config.steps.items():
-        judged = [suite for suite in step.suites or config.suites if config.suites[suite].judge]
-        if "suites" in STAGES[step.stage].needs and judged and step.baseline is None:
+        judged = [suite for suite in config.suite_names(step) if config.suites[suite].judge]
+        if judged and step.baseline is None:
             raise ConfigError(
                 f"pipeline.{name}: suite {judged[0]!r} has a judge, which compares with the replies of a baseline; "
                 "name one, e.g. baseline: base"

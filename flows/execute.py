@@ -162,7 +162,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, mirror: EntryMi
         hardware=run.workspace.hardware,
         data=run.workspace.stage_data(inputs),
         rewards=inputs.rewards,
-        suites=run.workspace.stage_suites(inputs),
+        suites=run.workspace.suites.as_stage(inputs.suites),
         scores=run.workspace.store.scores,
         log_metrics=log_metrics,
         progress=progress,

@@ -155,7 +155,7 @@ def _replies(workspace: Workspace, name: str) -> int:
     """Bytes of the replies that a step keeps, each with its row."""
     step: Step = workspace.config.steps[name]
     if "suites" in STAGES[step.stage].needs:
-        return (1 + _KEPT) * sum(_suite_replies(workspace, suite) for suite in workspace.suites.names(step))
+        return (1 + _KEPT) * sum(_suite_replies(workspace, suite) for suite in workspace.config.suite_names(step))
     rows, row = _rows(workspace, step)
     match workspace.config.settings[name]:
         case PairsConfig() as pairs:

@@ -6,7 +6,7 @@ from typing import Any
 
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
-from conf.steps import STAGES, Step
+from conf.steps import Step
 from flows.fingerprint import code_digest, digest, library_versions, outcome_fields, reward_parts
 from stages.cache import file_sha256
 from stages.contract import Suite
@@ -49,14 +49,9 @@ class PreparedRows:
 class Suites(PreparedRows):
     """Suites with their rows; their scores are kept under what determines them."""
 
-    def names(self, step: Step) -> list[str]:
-        """The suites a step scores: those it names, else all configured ones; none for stages that take no suites."""
-        takes_suites = "suites" in STAGES[step.stage].needs
-        return (step.suites or list(self._config.suites)) if takes_suites else []
-
     def of(self, step: Step) -> dict[str, SuiteConfig]:
         """The suites a step scores."""
-        return {name: self._config.suites[name] for name in self.names(step)}
+        return {name: self._config.suites[name] for name in self._config.suite_names(step)}
 
     def sources(self) -> list[str]:
         """The data sources the pipeline reads, each once."""

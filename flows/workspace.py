@@ -20,7 +20,7 @@ from flows.store import Entry, Store
 from flows.suites import Suites
 from rewards.command import notices
 from stages.cache import file_sha256
-from stages.contract import Hardware, ModelRef, StageResult, Suite
+from stages.contract import Hardware, ModelRef, StageResult
 from stages.hardware import resolve_hardware
 
 
@@ -136,10 +136,6 @@ class Workspace:
             used += [name for name in (suite.reward, suite.information) if name]
         of_rewards = [line for name in dict.fromkeys(used) for line in notices(self.config.rewards[name])]
         return [*(f"{name}: {meaning}" for name, meaning in self.models.aliases.asked.items()), *of_rewards]
-
-    def stage_suites(self, inputs: StepInputs) -> dict[str, Suite]:
-        """The step's suites as its stage sees them."""
-        return self.suites.as_stage(inputs.suites)
 
     def stage_data(self, inputs: StepInputs) -> Mapping[str, Path]:
         """The step's files of prepared rows."""

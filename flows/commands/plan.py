@@ -33,7 +33,11 @@ def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
     rows = []
     for name, step in workspace.config.steps.items():
         state, store, why = _state(workspace, name, results, records)
-        data = f"from {step.data_step}" if step.data_step else str(step.data or ", ".join(workspace.suites.names(step)))
+        data = (
+            f"from {step.data_step}"
+            if step.data_step
+            else str(step.data or ", ".join(workspace.config.suite_names(step)))
+        )
         rows.append(
             {
                 "step": name,
