@@ -29,7 +29,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from flows.execute import PipelineRun
 from flows.liveness import is_alive
 from flows.outcome import VERDICTS
-from flows.prefect_server import server_name, unreachable
+from flows.prefect_server import server_name, unreachable, users_server
 from flows.record import Record
 from flows.references import pipeline_records
 
@@ -47,12 +47,13 @@ _LIMITS: dict[Any, Any] = {PREFECT_CLIENT_MAX_RETRIES: 3, PREFECT_API_REQUEST_TI
 """How long a request may take, where the user has set nothing else."""
 
 
-def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
+def run_flow(flow: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
     """Call the flow; what came of the run counts, even when the server could not be told.
 
     Args:
         flow: `flows.posttrain.posttrain`.
-        arguments: Its arguments, all but the last.
+        arguments: Its arguments, all but `on_open`.
+        options: Those by name.
 
     Returns:
         The run's record.
@@ -64,7 +65,7 @@ def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
     opened: list[PipelineRun] = []
     try:
         with _patient_for_seconds():
-            state: State[Any] = flow(*arguments, opened.append, return_state=True)
+            state: State[Any] = flow(*arguments, on_open=opened.append, return_state=True, **options)
         if not opened:
             state.result()  # raises what the run failed of before it began
         told = True
@@ -93,7 +94,7 @@ def catch_up(runs_dir: Path) -> None:
         for values in pipeline_records(runs_dir)
         if values["state"] in _STATES
         and not values.get("prefect_told", True)
-        and values["prefect_url"] == PREFECT_API_URL.value()
+        and values["prefect_url"] == users_server()
         and not is_alive(runs_dir / "pipelines" / values["id"])
     ]
     if not untold:

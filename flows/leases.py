@@ -23,6 +23,9 @@ _DEFAULT = "/tmp/ratchet-leases"  # the same for all users and jobs of the host,
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _TELL_AFTER = 0.1
 
+_ours: dict[str, str] = {}
+"""The GPUs that this process was given first, and keeps: CUDA looks at CUDA_VISIBLE_DEVICES once."""
+
 OnWait = Callable[[str], None]
 """Called with who holds what is waited for, about every half second; it ends the wait by raising."""
 
@@ -40,9 +43,10 @@ def lease(hardware: Hardware, holder: str, on_wait: OnWait, processes: int = 1) 
     Raises:
         UserError: The leases cannot be written.
     """
-    if hardware.device == "cuda" and (gpus := visible_gpus()):
+    if hardware.device == "cuda" and (gpus := _ours or visible_gpus()):
         with _hold("gpu", list(gpus.values()), processes, holder, on_wait) as held:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(entry for entry, gpu in gpus.items() if gpu in held)
+            _ours.update((entry, gpu) for entry, gpu in gpus.items() if gpu in held)
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(_ours)
             yield
         return
     names, count = [hardware.device], 1

@@ -6,6 +6,7 @@ that has one, with the suites of conf/suite that are asked for. Nothing here nee
 
 import argparse
 import os
+import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +19,8 @@ from conf.sections import ScoringConfig
 from conf.steps import ALIASES, BASE
 from flows.aliases import Aliases
 from flows.console import Console
-from flows.leases import lease
 from flows.references import FoundRun, find_run
+from flows.scoring import known_or_made
 from flows.scoring_config import STEP, default_values, is_reference, is_run, record_of, scoring_config
 from flows.workspace import Workspace
 from stages.contract import ModelRef, StageContext
@@ -113,9 +114,7 @@ class ModelScores:
         Raises:
             UserError: What the suites need cannot be had, or `runs_dir` may not be written.
         """
-        from stages.hardware import prepare
         from stages.score_intervals import mean_score
-        from stages.scores import NotKnown, score_models
 
         self._check()
         named = {each.name: each.model for each in models}
@@ -125,15 +124,8 @@ class ModelScores:
         self._console.say(f"{', '.join(self.suites)}{f', as {self.whose} has them' if self.whose else ''}:")
         with tempfile.TemporaryDirectory() as folder:
             context = self._context(Path(folder), {"start": models[0].model, "baseline": baseline})
-            said: list[str] = []
-            try:
-                scored = score_models(named, self._settings, replace(context, say=said.append), known_only=True)
-                for line in said:
-                    context.say(line)
-            except NotKnown:
-                with lease(self._workspace.hardware, f"an evaluation (pid {os.getpid()})", self._on_wait()):
-                    prepare(self._workspace.hardware, self._seed)
-                    scored = score_models(named, self._settings, context)
+            holder = f"an evaluation (pid {os.getpid()} on {socket.gethostname()})"
+            scored = known_or_made(named, self._settings, context, holder, self._on_wait())
         return {
             (suite, each.name): mean_score([row for row in scored.rows if (row.suite, row.model) == (suite, each.name)])
             for suite in self.suites
