@@ -13,6 +13,7 @@ from typing import Any
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from conf.errors import UserError
 from flows.commands.run import command_line
@@ -40,7 +41,7 @@ def sweep(overrides: Sequence[str], config_dir: str | None, as_json: bool = Fals
     register(config_dir)
     jobs = Jobs(overrides)
     batch = jobs.next() or []
-    cells = [open_cell(number, *job, jobs.given) for number, job in enumerate(batch, 1)]
+    cells = [open_cell(number, *job, jobs.fixed) for number, job in enumerate(batch, 1)]
     _check_objective(cells, overrides)
 
     from flows.sweep_flow import run_sweep
@@ -60,10 +61,17 @@ class Jobs:
 
     Args:
         overrides: What was asked for on the command line.
+
+    Attributes:
+        given: The same, as Hydra takes it.
+        fixed: The keys of those that are the same for all jobs.
     """
 
     def __init__(self, overrides: Sequence[str]) -> None:
         self.given = translate(overrides)
+        with clear_errors():
+            parsed = OverridesParser.create().parse_overrides(self.given)
+        self.fixed = {each.key_or_group for each in parsed if not each.is_sweep_override()}
         self._batches: queue.Queue[Batch | BaseException | None] = queue.Queue()
         self._results: queue.Queue[list[float | None]] = queue.Queue()
         threading.Thread(target=self._sweep, daemon=True).start()

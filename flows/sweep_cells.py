@@ -1,6 +1,6 @@
 """The cells of a sweep at the door: composed, checked, and without what belongs to the winner alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -71,19 +71,19 @@ class Cell:
         }
 
 
-def open_cell(number: int, composed: Any, overrides: Sequence[str], given: Sequence[str]) -> Cell:
+def open_cell(number: int, composed: Any, overrides: Sequence[str], fixed: Collection[str]) -> Cell:
     """Check one job of a sweeper.
 
     Args:
         number: Of the cell.
         composed: Its configuration, composed by Hydra.
         overrides: All overrides of the job.
-        given: The overrides on the command line; those of the job that are not among them the sweeper chose.
+        fixed: The keys that the sweeper does not choose.
 
     Raises:
         UserError: What is wrong with it, and that it is this one.
     """
-    chosen = chosen_of(overrides, given)
+    chosen = chosen_of(overrides, fixed)
     try:
         whole = load_checked(to_plain(composed), overrides)
         config = without_final_gates(whole)
@@ -103,9 +103,9 @@ def open_cell(number: int, composed: Any, overrides: Sequence[str], given: Seque
     )
 
 
-def chosen_of(overrides: Sequence[str], given: Sequence[str]) -> list[str]:
+def chosen_of(overrides: Sequence[str], fixed: Collection[str]) -> list[str]:
     """The overrides of a job that the sweeper chose."""
-    return [override for override in overrides if override not in given]
+    return [override for override in overrides if override.partition("=")[0].lstrip("+~") not in fixed]
 
 
 def gate_cell(number: int, winner: Cell) -> Cell:

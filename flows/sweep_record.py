@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from conf.schema import RatchetConfig
 from flows.liveness import hold, is_alive
 from flows.store import write_json
 
@@ -22,18 +23,18 @@ class SweepRecord:
     """The record of one sweep, on disk from the beginning on.
 
     Args:
+        config: That of its first cell.
         runs_dir: Where runs live.
-        name: Of the sweep, that of its cells.
         command: The command line that starts it again.
     """
 
-    def __init__(self, runs_dir: Path, name: str, command: Sequence[str]) -> None:
+    def __init__(self, config: RatchetConfig, runs_dir: Path, command: Sequence[str]) -> None:
         now = datetime.now(UTC)
-        self.folder = runs_dir / FOLDER / f"{name}-{now:%Y%m%d-%H%M%S-%f}"
+        self.folder = runs_dir / FOLDER / f"{config.name}-{now:%Y%m%d-%H%M%S-%f}"
         (self.folder / "cells").mkdir(parents=True)
         self.values: dict[str, Any] = {
             "id": self.folder.name,
-            "name": name,
+            "name": config.name,
             "state": "running",
             "started": now.isoformat(timespec="milliseconds"),
             "ended": None,
@@ -41,7 +42,9 @@ class SweepRecord:
             "directory": str(Path.cwd()),
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "config": {"runs_dir": config.runs_dir},
             "mlflow_run": None,
+            "total": 0,
             "cells": {},
         }
         self._lock: int | None = hold(self.folder)

@@ -40,7 +40,8 @@ def write_report(path: Path, title: str, found: Leaderboard) -> Path:
     """Write the page; returns its path."""
     colours = {id(group): _COLOURS[number % len(_COLOURS)] for number, group in enumerate(found.groups)}
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>",
+        f'<!doctype html><html lang="en"><meta charset="utf-8"/><title>{escape(title)}</title>',
+        f"<style>{_STYLE}</style>",
         f"<h1>{escape(title)}</h1><pre>{escape(leaderboard_text(found))}</pre>",
         _heat_map(found.groups),
         _keys(found.groups, colours),
@@ -81,7 +82,7 @@ def _heat_map(groups: Sequence[Group]) -> str:
 
 def _heat(mean: float | None, means: Collection[float]) -> str:
     if mean is None:
-        return "<td>&ndash;</td>"
+        return "<td>-</td>"
     low, high = min(means), max(means)
     share = (mean - low) / (high - low) if high > low else 0.5
     colour = f"hsl(217 80% {92 - 50 * share:.0f}%)"
@@ -99,10 +100,10 @@ def _ordered(values: Iterable[str]) -> list[str]:
 
 def _keys(groups: Sequence[Group], colours: Mapping[int, str]) -> str:
     keys = "".join(
-        f'<span><i class=key style="background:{colours[id(group)]}"></i>{escape(group.name)}</span> '
+        f'<span><i class="key" style="background:{colours[id(group)]}"></i>{escape(group.name)}</span> '
         for group in groups
     )
-    return f"<h2>Curves</h2><p class=keys>{keys}</p>"
+    return f'<h2>Curves</h2><p class="keys">{keys}</p>'
 
 
 def _curves(column: str, groups: Sequence[Group], colours: Mapping[int, str]) -> str:
@@ -121,7 +122,7 @@ def _curves(column: str, groups: Sequence[Group], colours: Mapping[int, str]) ->
         return f"{across:.1f},{down:.1f}"
 
     drawn = "".join(
-        f'<polyline fill=none stroke="{colours[id(group)]}" stroke-width=1.6 stroke-opacity=.8 '
+        f'<polyline fill="none" stroke="{colours[id(group)]}" stroke-width="1.6" stroke-opacity=".8" '
         f'points="{" ".join(point(step, value) for step, value in enumerate(line))}">'
         f"<title>cell {cell.number}: {escape(group.name)}, seed {cell.seed}</title></polyline>"
         for group, cell, line in lines
@@ -129,11 +130,11 @@ def _curves(column: str, groups: Sequence[Group], colours: Mapping[int, str]) ->
     )
     bottom, right = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
     axes = (
-        f'<path d="M{_MARGIN},{_MARGIN}V{bottom}H{right}" fill=none stroke="#94a3b8"/>'
-        f'<text x="{_MARGIN - 6}" y="{_MARGIN + 4}" text-anchor=end>{high:.3g}</text>'
-        f'<text x="{_MARGIN - 6}" y="{bottom}" text-anchor=end>{low:.3g}</text>'
+        f'<path d="M{_MARGIN},{_MARGIN}V{bottom}H{right}" fill="none" stroke="#94a3b8"/>'
+        f'<text x="{_MARGIN - 6}" y="{_MARGIN + 4}" text-anchor="end">{high:.3g}</text>'
+        f'<text x="{_MARGIN - 6}" y="{bottom}" text-anchor="end">{low:.3g}</text>'
         f'<text x="{_MARGIN}" y="{bottom + 18}">1</text>'
-        f'<text x="{right}" y="{bottom + 18}" text-anchor=end>{longest} steps</text>'
+        f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{longest} steps</text>'
         f'<text x="{_MARGIN}" y="{_MARGIN - 14}">{escape(column)}</text>'
     )
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role=img>{axes}{drawn}</svg>'
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img">{axes}{drawn}</svg>'

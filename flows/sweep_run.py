@@ -47,7 +47,7 @@ class SweepRun:
         workspace = Workspace(first)
         self.runs_dir = workspace.runs_dir
         self.console = Console()
-        self.record = SweepRecord(self.runs_dir, first.sections.name, command)
+        self.record = SweepRecord(first.sections, self.runs_dir, command)
         self.stop = StopRequest(self.console.say, self.record.folder)
         self.orchestration = first.sections.orchestration
         self.workers = workers(self.orchestration, workspace.hardware)
@@ -99,6 +99,7 @@ class SweepRun:
         self.record.end(state)
 
     def _dispatch(self, dispatch: Dispatch, cells: Sequence[Cell]) -> None:
+        self.record.update(total=len(self._cells))
         for cell in cells:
             if cell.error:
                 self._ended(cell, {"state": "failed", "code": 2, "run": None, "error": cell.error, "scores": {}})
@@ -125,9 +126,9 @@ class SweepRun:
         for composed, overrides in batch:
             number = len(self._cells) + 1
             try:
-                cell = open_cell(number, composed, overrides, self._jobs.given)
+                cell = open_cell(number, composed, overrides, self._jobs.fixed)
             except UserError as error:
-                chosen = chosen_of(overrides, self._jobs.given)
+                chosen = chosen_of(overrides, self._jobs.fixed)
                 cell = Cell(number=number, overrides=overrides, chosen=chosen, error=str(error))
             self._cells.append(cell)
             cells.append(cell)

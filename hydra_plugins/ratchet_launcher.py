@@ -5,6 +5,7 @@ Hydra finds it by its place, and imports it whenever it starts: so nothing heavy
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -44,6 +45,7 @@ class RatchetLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run jobs; each returns its mean task score on the `select` split, or None when it has none."""
+        Path(self._config.hydra.sweep.dir).mkdir(parents=True, exist_ok=True)  # where sweepers leave what they found
         jobs = [(self._composed(list(overrides)), list(overrides)) for overrides in job_overrides]
         launch: Any = self._task_function
         return [
