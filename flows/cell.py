@@ -80,9 +80,14 @@ def _run(config: RunConfig, cell: Mapping[str, Any]) -> dict[str, Any]:
     """Run the pipeline and score its model."""
     record = run_pipeline(config, cell["overrides"], cell["command"], sweep=cell["sweep"])
     outcome = {"state": record["state"], "code": EXIT_CODES[record["verdict"]], "run": record["id"]}
-    model = model_of(config, record, cell["candidate"]) if cell["candidate"] else None
-    if model is None or record["state"] != "completed":
-        return {**outcome, "error": _why_not(record, cell["candidate"])}
+    if record["state"] == "stopped":
+        done = [name for name, step in record["steps"].items() if step["state"] != "skipped"]
+        return {**outcome, "error": f"stopped by {done[-1]}"}
+    if cell["candidate"] is None:
+        return outcome
+    model = model_of(config, record, cell["candidate"])
+    if model is None:
+        return {**outcome, "error": record["steps"][cell["candidate"]]["error"] or "left no model"}
     console = Console()
     workspace = Workspace(config)
     stop = StopRequest(console.say, Path(cell["sweep"]["folder"]), workspace.runs_dir / "pipelines" / record["id"])
@@ -93,16 +98,6 @@ def _run(config: RunConfig, cell: Mapping[str, Any]) -> dict[str, Any]:
         raise Stopped(stop.reason) from error
     _track(config, workspace.runs_dir, record, cell["varied"], scores)
     return {**outcome, "scores": scores}
-
-
-def _why_not(record: Mapping[str, Any], candidate: str | None) -> str:
-    """Why a run that is over has no model to score."""
-    stops = [name for name, step in record["steps"].items() if step["state"] not in ("skipped", "pending")]
-    if record["state"] == "stopped":
-        return f"stopped by {stops[-1]}"
-    if candidate is None:
-        return "trains nothing"
-    return str(record["steps"][candidate]["error"] or "left no model")
 
 
 def _track(

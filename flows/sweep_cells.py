@@ -19,7 +19,7 @@ SEED = "seed"
 """The override that makes repetitions of a cell, not another one."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Cell:
     """One configuration of a sweep.
 

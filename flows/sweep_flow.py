@@ -9,13 +9,14 @@ from typing import Any
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
+from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
 from flows.cell import do_cell
 from flows.dispatch import Dispatch
 from flows.flow_report import catch_up
 from flows.leaderboard_files import leaderboard_values
-from flows.prefect_server import server_name, shared_server, start_server
+from flows.prefect_server import server_name, shared_server, start_server, users_server
 from flows.runners import make_runner
 from flows.stop import CANCEL, Stopped
 from flows.sweep_run import SweepRun
@@ -31,6 +32,7 @@ def run_cell(cell: dict[str, Any]) -> dict[str, Any]:
 def sweep_flow(sweep: str) -> "State[Any] | None":
     """Run the cells of the sweep with this id; Cancelled where it was."""
     run = _current.get()
+    run.record.update(prefect_run=flow_run.get_id(), prefect_url=users_server())
     config = run.orchestration
     try:
         with Dispatch(lambda workers: make_runner(config, workers), run_cell, run.workers, run.stop) as dispatch:
@@ -58,6 +60,7 @@ def run_sweep(run: SweepRun) -> dict[str, Any]:
     try:
         with shared_server():
             sweep_flow(run.record.id, return_state=True)
+        run.record.update(prefect_told=True)
     except Exception as error:  # the server's, which went away: what came of the sweep counts
         if run.found is None and run.error is None:
             raise

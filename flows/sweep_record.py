@@ -44,6 +44,9 @@ class SweepRecord:
             "pid": os.getpid(),
             "config": {"runs_dir": config.runs_dir},
             "mlflow_run": None,
+            "prefect_run": None,
+            "prefect_url": None,
+            "prefect_told": False,
             "total": 0,
             "cells": {},
         }
