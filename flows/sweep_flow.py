@@ -31,6 +31,10 @@ def run_cell(cell: dict[str, Any]) -> dict[str, Any]:
 @flow(name="sweep", validate_parameters=False, persist_result=False)
 def sweep_flow(sweep: str) -> "State[Any] | None":
     """Run the cells of the sweep with this id; Cancelled where it was."""
+    return _run_cells()  # this function travels to the cells with all that it names, so it names little
+
+
+def _run_cells() -> "State[Any] | None":
     run = _current.get()
     run.record.update(prefect_run=flow_run.get_id(), prefect_url=users_server())
     config = run.orchestration
