@@ -17,6 +17,7 @@ from conf.rewards import load_rewards
 from conf.schema import DataConfig, RatchetConfig, SuiteConfig, SuiteRole
 from conf.sections import GateConfig
 from conf.steps import STAGES, Step, step_settings
+from conf.sweep import with_budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
     config = RunConfig(
         sections=sections,
         steps=steps,
-        settings=with_success(settings, steps, sections.probe),
+        settings=with_budget(with_success(settings, steps, sections.probe), steps, sections.sweep.budget),
         data=_named(DataConfig, sections.data, "data"),
         rewards={name: load_rewards(value, f"reward.{name}") for name, value in _groups(sections.reward, "reward")},
         suites=_named(SuiteConfig, sections.suite, "suite"),

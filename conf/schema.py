@@ -22,6 +22,7 @@ from conf.sections import (
     SFTConfig,
 )
 from conf.suites import JudgeConfig, LmEvalConfig, check_source
+from conf.sweep import OrchestrationConfig, SweepConfig
 
 _TRACKING = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 """Schemes of MLflow's tracking servers and databases."""
@@ -219,6 +220,10 @@ class RatchetConfig:
     """Device, precision, threads."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     """MLflow."""
+    orchestration: OrchestrationConfig = field(default_factory=OrchestrationConfig)
+    """What runs side by side, and by whom."""
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    """Sweeps (`ratchet run -m`)."""
     registry: RegistryConfig = field(default_factory=RegistryConfig)
     """MLflow's model registry: where what ships goes."""
     audit: AuditConfig = field(default_factory=AuditConfig)

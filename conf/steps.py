@@ -24,16 +24,17 @@ ALIASES = ("champion", "previous", "anchor")
 
 @dataclass(frozen=True)
 class StageKind:
-    """What the pipeline must know of a stage without importing it."""
+    """What the pipeline must know of a stage without importing it; one that uses no model computes on no device."""
 
     config: type
     needs: tuple[str, ...] = ()
     trains: bool = False
     makes_data: bool = False
+    computes: bool = True
 
 
 STAGES: dict[str, StageKind] = {
-    "audit": StageKind(AuditConfig, needs=("data", "reward")),
+    "audit": StageKind(AuditConfig, needs=("data", "reward"), computes=False),
     "probe": StageKind(ProbeConfig, needs=("data", "reward")),
     "sft": StageKind(SFTConfig, needs=("data",), trains=True),
     "pairs": StageKind(PairsConfig, needs=("data", "reward"), makes_data=True),

@@ -16,6 +16,7 @@ DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "DO_NOT_TRACK": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # to ask for GPUs without using any: a lease says later which one to use
     "TQDM_DISABLE": "1",  # progress is ours to show
 }
 

@@ -18,8 +18,10 @@ from omegaconf import OmegaConf
 
 from conf.loader import dump
 from conf.run import RunConfig
+from conf.steps import STAGES
 from flows.console import Console, clock
 from flows.entry_mirror import EntryMirror
+from flows.leases import lease
 from flows.mirror import STATUS, RunMirror
 from flows.outcome import worst
 from flows.progress_log import ProgressLog
@@ -66,17 +68,7 @@ def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
         Exception: Whatever the stage raises; the step is then recorded as failed.
     """
     entry = run.workspace.entry(inputs)
-    told = ""
-
-    def on_wait(holder: str) -> None:
-        nonlocal told
-        if holder != told:
-            run.console.say(f"{inputs.name}: waiting for {holder}, which is making {entry.id}")
-            run.record.update_step(inputs.name, state="waiting", store=entry.id)
-            told = holder
-        if run.stop.requested():
-            raise Interrupted(f"{inputs.name}: interrupted")
-
+    on_wait = _telling(run, inputs.name, f"is making {entry.id}", store=entry.id)
     with run.workspace.store.locked(entry, run.record.holder, on_wait):
         result = entry.result()
         if result is not None:
@@ -85,7 +77,36 @@ def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
         if damage := entry.damage():
             run.console.say(f"{inputs.name}: {damage}; it is made again ({entry.id})")
             entry.discard()
-        return _make(run, inputs, entry), False
+        with _leased(run, inputs):
+            return _make(run, inputs, entry), False
+
+
+def _telling(run: PipelineRun, step: str, why: str, **values: Any) -> Callable[[str], None]:
+    """What to do while a step waits for another run: say so once, and see whether this one is asked to end."""
+    told = ""
+
+    def on_wait(holder: str) -> None:
+        nonlocal told
+        if holder != told:
+            run.console.say(f"{step}: waiting for {holder}, which {why}")
+            run.record.update_step(step, state="waiting", **values)
+            told = holder
+        if run.stop.requested():
+            raise Interrupted(f"{step}: interrupted")
+
+    return on_wait
+
+
+@contextmanager
+def _leased(run: PipelineRun, inputs: StepInputs) -> Iterator[None]:
+    """Hold what the step computes on."""
+    if not STAGES[inputs.step.stage].computes:
+        yield
+        return
+    hardware = run.workspace.hardware
+    where = "GPU" if hardware.device == "cuda" else hardware.device.upper()
+    with lease(hardware, run.record.holder, _telling(run, inputs.name, f"computes on this host's {where}")):
+        yield
 
 
 def _reuse(run: PipelineRun, inputs: StepInputs, entry: Entry, result: StageResult) -> None:

@@ -29,9 +29,10 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from flows.execute import PipelineRun
 from flows.liveness import is_alive
 from flows.outcome import VERDICTS
-from flows.prefect_server import server_name, unreachable
-from flows.record import Record
+from flows.prefect_server import server_name, unreachable, users_server
 from flows.references import pipeline_records
+from flows.store import write_json
+from flows.sweep_record import FOLDER, sweep_records
 
 _STATES: dict[str, Callable[..., State[Any]]] = {
     "completed": Completed,
@@ -47,12 +48,13 @@ _LIMITS: dict[Any, Any] = {PREFECT_CLIENT_MAX_RETRIES: 3, PREFECT_API_REQUEST_TI
 """How long a request may take, where the user has set nothing else."""
 
 
-def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
+def run_flow(flow: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
     """Call the flow; what came of the run counts, even when the server could not be told.
 
     Args:
         flow: `flows.posttrain.posttrain`.
-        arguments: Its arguments, all but the last.
+        arguments: Its arguments, all but `on_open`.
+        options: Those by name.
 
     Returns:
         The run's record.
@@ -64,7 +66,7 @@ def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
     opened: list[PipelineRun] = []
     try:
         with _patient_for_seconds():
-            state: State[Any] = flow(*arguments, opened.append, return_state=True)
+            state: State[Any] = flow(*arguments, on_open=opened.append, return_state=True, **options)
         if not opened:
             state.result()  # raises what the run failed of before it began
         told = True
@@ -88,21 +90,24 @@ def run_flow(flow: Any, *arguments: Any) -> dict[str, Any]:
 
 def catch_up(runs_dir: Path) -> None:
     """Tell the server how runs ended that it knows nothing better of than that they were running."""
+    runs = [(runs_dir / "pipelines" / values["id"] / "pipeline.json", values) for values in pipeline_records(runs_dir)]
+    runs += [(runs_dir / FOLDER / values["id"] / "sweep.json", values) for values in sweep_records(runs_dir)]
     untold = [
-        values
-        for values in pipeline_records(runs_dir)
+        (path, values)
+        for path, values in runs
         if values["state"] in _STATES
         and not values.get("prefect_told", True)
-        and values["prefect_url"] == PREFECT_API_URL.value()
-        and not is_alive(runs_dir / "pipelines" / values["id"])
+        and values["prefect_run"]
+        and values["prefect_url"] == users_server()
+        and not is_alive(path.parent)
     ]
     if not untold:
         return
     try:
         with get_client(sync_client=True) as client:
-            for values in untold:
+            for path, values in untold:
                 _tell(client, values)
-                Record.existing(runs_dir, values).update(prefect_told=True)
+                write_json(path, {**values, "prefect_told": True})
     except (httpx.HTTPError, PrefectException):  # the next start asks again
         return
 
@@ -113,12 +118,12 @@ def _tell(client: SyncPrefectClient, record: Mapping[str, Any]) -> None:
     except ObjectNotFound:  # a server that has lost its database has nothing to be corrected
         return
     for task_run in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id]))):
-        step = record["steps"].get(task_run.name)
+        step = record.get("steps", {}).get(task_run.name)
         if step and step["state"] in _STATES and not _is_final(task_run):
             client.set_task_run_state(task_run.id, _state(step["state"], record["ended"], step["error"]), force=True)
     if not _is_final(flow_run):
         state = _state(record["state"], record["ended"])
-        state.name = VERDICTS.get(record["verdict"], state.name)
+        state.name = VERDICTS.get(record.get("verdict"), state.name)
         client.set_flow_run_state(flow_run.id, state, force=True)
 
 

@@ -68,14 +68,15 @@ class RunMirror:
             self._record.update(mlflow_done=True)
 
     def _open(self) -> str:
-        run: str | None = self._record.values["mlflow_run"]
+        values = self._record.values
+        run: str | None = values["mlflow_run"]
         if run and self._checked != self.tracker.connections and self.tracker.lifecycle(run) != "active":
             run = None
             for step in self._record.steps.values():
                 step["mlflow_run"] = None
         if run is None:
             name, started = self._record.id, _milliseconds(self._record.values["started"])
-            run = self.tracker.open(name, name, {"ratchet.pipeline": name}, started)
+            run = self.tracker.open(name, name, {"ratchet.pipeline": name, **_sweep_tags(values)}, started)
             self._record.update(mlflow_run=run)
         self._checked = self.tracker.connections
         return run
@@ -102,6 +103,15 @@ def catch_up(tracker: Tracker, runs_dir: Path) -> None:
         untold = values["state"] in STATUS and not values.get("mlflow_done", True)
         if untold and values["mlflow_uri"] == tracker.uri and not is_alive(runs_dir / "pipelines" / values["id"]):
             RunMirror(tracker, Record.existing(runs_dir, values)).sync()
+
+
+def _sweep_tags(values: Mapping[str, Any]) -> dict[str, str]:
+    """Of a cell: the sweep, and its run as parent, where MLflow could be asked for one."""
+    sweep = values.get("sweep")
+    if not sweep:
+        return {}
+    parent = {"mlflow.parentRunId": sweep["mlflow_run"]} if sweep["mlflow_run"] else {}
+    return {"ratchet.sweep": sweep["id"], **parent}
 
 
 def _milliseconds(time: str) -> int:

@@ -5,8 +5,10 @@ that has one, with the suites of conf/suite that are asked for. Nothing here nee
 """
 
 import argparse
+import os
+import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from conf.steps import ALIASES, BASE
 from flows.aliases import Aliases
 from flows.console import Console
 from flows.references import FoundRun, find_run
+from flows.scoring import known_or_made
 from flows.scoring_config import STEP, default_values, is_reference, is_run, record_of, scoring_config
 from flows.workspace import Workspace
 from stages.contract import ModelRef, StageContext
@@ -111,9 +114,7 @@ class ModelScores:
         Raises:
             UserError: What the suites need cannot be had, or `runs_dir` may not be written.
         """
-        from stages.hardware import prepare
         from stages.score_intervals import mean_score
-        from stages.scores import score_models
 
         self._check()
         named = {each.name: each.model for each in models}
@@ -121,15 +122,26 @@ class ModelScores:
         if all(model.identity != baseline.identity for model in named.values()) and self._judges():
             named = {"baseline": baseline, **named}
         self._console.say(f"{', '.join(self.suites)}{f', as {self.whose} has them' if self.whose else ''}:")
-        prepare(self._workspace.hardware, self._seed)
         with tempfile.TemporaryDirectory() as folder:
             context = self._context(Path(folder), {"start": models[0].model, "baseline": baseline})
-            scored = score_models(named, self._settings, context)
+            holder = f"an evaluation (pid {os.getpid()} on {socket.gethostname()})"
+            scored = known_or_made(named, self._settings, context, holder, self._on_wait())
         return {
             (suite, each.name): mean_score([row for row in scored.rows if (row.suite, row.model) == (suite, each.name)])
             for suite in self.suites
             for each in models
         }
+
+    def _on_wait(self) -> Callable[[str], None]:
+        """Say once for whom we wait."""
+        told: list[str] = []
+
+        def on_wait(holder: str) -> None:
+            if told[-1:] != [holder]:
+                told.append(holder)
+                self._console.say(f"  waiting for {holder}, which computes on this host")
+
+        return on_wait
 
     def _check(self) -> None:
         """Try all that can go wrong before a model is loaded; what is only read needs no room and no data."""

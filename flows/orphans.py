@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 
-def interrupted(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The interrupted runs that no later run of the same configuration has taken up, in the order given."""
+def interrupted(records: Sequence[Mapping[str, Any]], same: str = "config") -> list[Mapping[str, Any]]:
+    """The interrupted runs that no later one of the same configuration has taken up, in the order given.
+
+    Args:
+        records: Of pipeline runs; or of sweeps, which are the same with the same `command`.
+        same: What tells that a later one takes an earlier one up.
+    """
     return [
         record
         for number, record in enumerate(records)
         if record["state"] == "interrupted"
-        and not any(later.get("config") == record.get("config") for later in records[number + 1 :])
+        and not any(later.get(same) == record.get(same) for later in records[number + 1 :])
     ]
 
 

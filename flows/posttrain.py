@@ -5,14 +5,14 @@ come in an order in which each finds what it needs; a step is a Prefect task, an
 already has a result for the same inputs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
 from prefect.client.schemas import State
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Completed
 
 from conf.run import load_run
@@ -20,6 +20,7 @@ from flows.console import Console
 from flows.execute import PipelineRun
 from flows.mirror import RunMirror, catch_up
 from flows.outcome import VERDICTS
+from flows.prefect_server import users_server
 from flows.record import Record
 from flows.stop import StopRequest
 from flows.tasks import run_step
@@ -36,6 +37,7 @@ def posttrain(
     run_id: str | None = None,
     checked: bool = False,
     on_open: Callable[[PipelineRun], None] | None = None,
+    sweep: Mapping[str, Any] | None = None,
 ) -> "dict[str, Any] | State[Any]":
     """Run a pipeline.
 
@@ -46,6 +48,7 @@ def posttrain(
         run_id: Of a run that another process has begun and recorded for this one.
         checked: Whether `Workspace.check` has seen this configuration just now.
         on_open: Given the run as soon as it is open.
+        sweep: Of which sweep the run is a cell: `id`, `folder`, `mlflow_run`, and more to be recorded.
 
     Returns:
         The run's record, as written to `pipeline.json`, in a state of Prefect's that says what the gates decided; the
@@ -54,7 +57,7 @@ def posttrain(
     Raises:
         Stopped: A signal asked the run to end early.
     """
-    run = open_run(config, overrides, command, run_id, checked)
+    run = open_run(config, overrides, command, run_id, checked, sweep)
     if on_open:
         on_open(run)
     try:
@@ -99,6 +102,7 @@ def open_run(
     command: Sequence[str] = (),
     run_id: str | None = None,
     checked: bool = False,
+    sweep: Mapping[str, Any] | None = None,
 ) -> PipelineRun:
     """Resolve everything that needs no model, and open the run's record and its tracking run."""
     parsed = load_run(config)
@@ -108,8 +112,8 @@ def open_run(
     workspace.models.find()
     console = Console()
     record = Record(parsed, workspace.runs_dir, overrides, command, run_id)
-    stop = StopRequest(console.say, record.folder)
-    record.begin(prefect_run=flow_run.get_id(), prefect_url=PREFECT_API_URL.value())
+    stop = StopRequest(console.say, record.folder, *([Path(sweep["folder"])] if sweep else []))
+    record.begin(prefect_run=flow_run.get_id(), prefect_url=users_server(), sweep=sweep)
     try:
         tracker = Tracker(parsed.sections.tracking, workspace.runs_dir, console.say)
     except BaseException as error:

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
@@ -44,9 +45,36 @@ def start_server() -> None:
             hold(ours)
 
 
+_TEMPORARY = "RATCHET_TEMPORARY_SERVER"
+"""Environment variable by which processes of ours know that PREFECT_API_URL is no server of the user's."""
+
+
+@contextlib.contextmanager
+def shared_server() -> Iterator[None]:
+    """While it lasts, the processes we start use the same server as this one, which has started or found it."""
+    if PREFECT_API_URL.value():
+        yield
+        return
+    from prefect.server.api.server import SubprocessASGIServer
+
+    url = SubprocessASGIServer().api_url
+    os.environ[_TEMPORARY] = url
+    try:
+        with temporary_settings({PREFECT_API_URL: url}):
+            yield
+    finally:
+        del os.environ[_TEMPORARY]
+
+
+def users_server() -> str | None:
+    """The address of the user's server; None where a temporary one stands in."""
+    url = PREFECT_API_URL.value()
+    return None if url == os.environ.get(_TEMPORARY) else url
+
+
 def server_name() -> str:
     """The server, for people to read."""
-    url = PREFECT_API_URL.value()
+    url = users_server()
     return f"Prefect's server at {url}" if url else "Prefect's temporary server"
 
 

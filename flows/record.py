@@ -75,6 +75,7 @@ class Record:
             "aliases": {},
             "original": None,
             "registered": {},
+            "sweep": None,
             "steps": {name: _waiting(step.stage, step.start) for name, step in config.steps.items()},
             "config": dump(config.sections),
         }

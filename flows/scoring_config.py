@@ -62,7 +62,7 @@ def default_values(text: str, runs_dir: Path, config_dir: str | None) -> dict[st
     return {**values, "model": {"id": text}} if is_reference(text) else values
 
 
-def _own_suites(values: Mapping[str, Any]) -> list[str]:
+def own_suites(values: Mapping[str, Any]) -> list[str]:
     """The suites that the pipeline scores, else all it has."""
     named = [suite for step in values["pipeline"].values() for suite in step.get("suites") or []]
     everything = any(step.get("stage") in _SCORED_BY and not step.get("suites") for step in values["pipeline"].values())
@@ -81,7 +81,7 @@ def scoring_config(values: dict[str, Any], suites: Sequence[str], config_dir: st
     Raises:
         UserError: There is no suite, or none of that name.
     """
-    names = list(dict.fromkeys(suites)) or _own_suites(values)
+    names = list(dict.fromkeys(suites)) or own_suites(values)
     if not names:
         raise UserError(
             f"--suite: name the suites to score, e.g. --suite arithmetic: {text} is no run that has suites of its own"

@@ -12,12 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from stages.cache import write_atomically
 from stages.contract import Interrupted
 
 CANCEL = "cancel"
 """Name of the file in a run's folder that asks the run to end, and the reason when it did."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ENDS = "ends as soon as what is done is kept"
 
 
 class Stopped(Interrupted):
@@ -34,19 +36,29 @@ class StopRequest:
 
     Args:
         say: Told so at once, for the person who waits.
-        folder: The run's folder, where `ratchet cancel` leaves its request.
+        folders: The run's folder, where `ratchet cancel` leaves its request, and that of the sweep it is a cell of; the
+            request of a sweep that received a signal says which.
     """
 
-    def __init__(self, say: Callable[[str], None], folder: Path) -> None:
+    def __init__(self, say: Callable[[str], None], *folders: Path) -> None:
         self._say = say
-        self._cancel = folder / CANCEL
+        self._requests = [folder / CANCEL for folder in folders]
         self.reason: str | None = None
 
     def requested(self) -> bool:
         """Whether to end as soon as nothing is lost by it."""
-        if self.reason is None and self._cancel.exists():
-            self._take(CANCEL, "cancelled: ends as soon as what is done is kept")
+        if self.reason is None:
+            for request in self._requests:
+                if request.exists():
+                    reason = request.read_text(encoding="utf-8") or CANCEL
+                    self._take(reason, f"{'cancelled' if reason == CANCEL else reason}: {_ENDS}")
+                    break
         return self.reason is not None
+
+    def pass_on(self) -> None:
+        """Ask those to end, too, who look into the same folder: the cells of a sweep."""
+        if self.reason is not None and not self._requests[0].exists():
+            write_atomically(self._requests[0], "" if self.reason == CANCEL else self.reason)
 
     def ended(self, error: BaseException) -> str:
         """How a run has ended that ends with this error: `cancelled`, `interrupted` or `failed`."""
@@ -72,7 +84,7 @@ class StopRequest:
         received = signal.Signals(number)
         for each, handler in self._before.items():
             signal.signal(each, handler)
-        self._take(received.name, f"{received.name}: ends as soon as what is done is kept; once more ends it at once")
+        self._take(received.name, f"{received.name}: {_ENDS}; once more ends it at once")
 
     def _take(self, reason: str, text: str) -> None:
         self.reason = reason

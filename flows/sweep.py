@@ -1,90 +1,130 @@
-"""`ratchet run -m`: Hydra's own sweeper decides the jobs; they run one after the other and share the store.
+"""`ratchet run -m`: a sweeper of Hydra's decides the cells, once or several times; one Prefect flow runs them all.
 
-A mistake in any of them is found before the first one runs. A failed job does not stop the others; every job's outcome
-stands in one table at the end.
+The sweeper calls us back with jobs and waits for their results, so it has a thread of its own, and the flow the main
+one. The first jobs are composed and checked before Prefect is loaded: a mistake is found before anything runs.
 """
 
-import os
-import sys
+import json
+import queue
+import threading
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
-import hydra
+from hydra import initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from conf.errors import UserError
-from conf.run import RunConfig
-from flows.commands.run import command_line, run_pipeline
-from flows.compose import clear_errors, load_checked, register, to_plain, translate
-from flows.outcome import EXIT_CODES, scores
-from flows.stop import CANCEL, Stopped
-from flows.workspace import Workspace
-from stages.table import table
+from flows.commands.run import command_line
+from flows.compose import clear_errors, register, translate
+from flows.sweep_cells import Cell, open_cell
+
+Batch = list[tuple[Any, list[str]]]
+"""Jobs of one launch: each composed, and its overrides."""
+
+_OPTUNA = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.max_failure_rate": "1.0"}
+"""What Optuna's sweeper is told where the user says nothing: more is better, and a failed cell ends nothing."""
 
 
-def sweep(overrides: Sequence[str], config_dir: str | None) -> int:
-    """Run every job of a sweep.
+def sweep(overrides: Sequence[str], config_dir: str | None, as_json: bool = False) -> int:
+    """Run every cell of a sweep, and show the leaderboard.
 
     Returns:
-        0 when all is well, otherwise the exit code of the first job that was not.
+        The exit code: 0 when all is well, that of the gate when a winner went there (4 when there was none to go),
+        otherwise that of the first cell that was not.
+
+    Raises:
+        UserError: A job of the first launch is wrong.
+        Stopped: The sweep was asked to end.
     """
     register(config_dir)
-    composed: list[tuple[dict[str, Any], list[str]]] = []
+    jobs = Jobs(overrides)
+    batch = jobs.next() or []
+    cells = [open_cell(number, *job, jobs.fixed) for number, job in enumerate(batch, 1)]
+    _check_objective(cells, overrides)
 
-    def job(values: Any) -> None:
-        composed.append((to_plain(values), [str(item) for item in HydraConfig.get().overrides.task]))
+    from flows.sweep_flow import run_sweep
+    from flows.sweep_run import SweepRun
 
-    application = hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")(job)
-    arguments = ["ratchet", "--multirun", *translate(overrides)]
-    environment = {"HYDRA_FULL_ERROR": "1"}  # Hydra raises instead of printing and exiting
-    with patch.object(sys, "argv", arguments), patch.dict(os.environ, environment), clear_errors():
+    run = SweepRun(cells, jobs, command_line("run", ["-m", *overrides], config_dir), config_dir)
+    values = run_sweep(run)
+    print(json.dumps(values) if as_json else f"\n{run.text}")
+    return run.code
+
+
+class Jobs:
+    """Between Hydra's sweeper and us: jobs come one way, the results go the other.
+
+    It is the task function of the launcher `ratchet`, which hands over the jobs of a launch together; other launchers
+    call it once for every job.
+
+    Args:
+        overrides: What was asked for on the command line.
+
+    Attributes:
+        given: The same, as Hydra takes it.
+        fixed: The keys of those that are the same for all jobs.
+    """
+
+    def __init__(self, overrides: Sequence[str]) -> None:
+        self.given = translate(overrides)
+        with clear_errors():
+            parsed = OverridesParser.create().parse_overrides(self.given)
+        self.fixed = {each.key_or_group for each in parsed if not each.is_sweep_override()}
+        self._batches: queue.Queue[Batch | BaseException | None] = queue.Queue()
+        self._results: queue.Queue[list[float | None]] = queue.Queue()
+        threading.Thread(target=self._sweep, daemon=True).start()
+
+    def __call__(self, composed: Any) -> float | None:
+        """Run one job."""
+        return self.launch([(composed, [str(item) for item in HydraConfig.get().overrides.task])])[0]
+
+    def launch(self, jobs: Batch) -> list[float | None]:
+        """Run jobs; returns the score of each, None where it has none. Called by the sweeper."""
+        self._batches.put(jobs)
+        return self._results.get()
+
+    def next(self) -> Batch | None:
+        """Wait for the jobs of the next launch; None when there is none.
+
+        Raises:
+            Exception: What ended the sweeper early.
+        """
+        batch = self._batches.get()
+        if isinstance(batch, BaseException):
+            raise batch
+        return batch
+
+    def answer(self, results: list[float | None]) -> None:
+        """Let the sweeper go on."""
+        self._results.put(results)
+
+    def _sweep(self) -> None:
+        optuna = any(override.partition("=")[0] == "hydra/sweeper" and "optuna" in override for override in self.given)
+        said = {override.partition("=")[0].lstrip("+") for override in self.given}
+        defaults = [f"{key}={value}" for key, value in _OPTUNA.items() if optuna and key not in said]
         try:
-            application()
+            with clear_errors(), initialize_config_module("conf", version_base="1.3"):
+                GlobalHydra.instance().hydra.multirun("config", self, [*self.given, *defaults])  # type: ignore[union-attr]
         except OSError as error:  # of Hydra's, which makes the directory
-            raise UserError(f"runs_dir: cannot write to {error.filename} ({error.strerror})") from error
-    jobs = [(_checked(values, asked, _varied(asked, overrides)), asked) for values, asked in composed]
-    outcomes, codes = [], []
-    for number, (config, asked) in enumerate(jobs):
-        code, outcome = _run_job(config, asked, command_line("run", asked, config_dir))
-        codes.append(code)
-        outcomes.append({"job": str(number), "overrides": " ".join(_varied(asked, overrides)), **outcome})
-    print(f"\n{table(outcomes)}")
-    return next((code for code in codes if code), 0)
+            self._batches.put(UserError(f"runs_dir: cannot write to {error.filename} ({error.strerror})"))
+        except BaseException as error:
+            self._batches.put(error)
+        else:
+            self._batches.put(None)
 
 
-def _checked(values: dict[str, Any], asked: Sequence[str], varied: Sequence[str]) -> RunConfig:
-    """The configuration of a job; says of a mistake which job makes it."""
-    try:
-        config = load_checked(values, asked)
-        Workspace(config).check()
-    except UserError as error:
-        raise UserError(f"{error} (in the job {' '.join(varied)})") from error
-    return config
+def _check_objective(cells: Sequence[Cell], overrides: Sequence[str]) -> None:
+    """See that an optimiser gets something to go by."""
+    from flows.select_scores import select_config
 
-
-def _run_job(config: RunConfig, overrides: Sequence[str], command: list[str]) -> tuple[int, dict[str, str]]:
-    print(f"\n== {' '.join(overrides)}", file=sys.stderr)
-    try:
-        record = run_pipeline(config, overrides, command)
-    except UserError as error:
-        return 2, _outcome("bad input", error=str(error))
-    except Stopped as stopped:
-        if stopped.reason != CANCEL:  # a signal is meant for all jobs
-            raise
-        return stopped.exit_code, _outcome("cancelled")
-    except Exception as error:
-        return 1, _outcome("failed", error=f"{type(error).__name__}: {error}")
-    return EXIT_CODES[record["verdict"]], _outcome(record["state"], record)
-
-
-def _outcome(state: str, record: dict[str, Any] | None = None, error: str = "") -> dict[str, str]:
-    if record is None:
-        return {"state": state, "run": "", "scores": error.splitlines()[0] if error else ""}
-    found = [f"{score.suite}.{score.model} {score.mean:.3f}" for score in scores(record)]
-    return {"state": state, "run": record["id"], "scores": "  ".join(found)}
-
-
-def _varied(asked: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The overrides of a job that the sweep itself chose."""
-    return [override for override in asked if override not in overrides]
+    optimises = any(override.startswith("hydra/sweeper=") and "basic" not in override for override in overrides)
+    for cell in cells:
+        chosen = select_config(cell.whole) if cell.whole else None
+        tasks = chosen and [suite for suite in chosen.suites.values() if not suite.role.guards]
+        if optimises and not (tasks and cell.candidate):
+            raise UserError(
+                "hydra/sweeper: it goes by the mean score of a suite with `role: task` on its `select` split, and the "
+                "pipeline has none, or trains nothing; add one, e.g. suite=[arithmetic]"
+            )

@@ -29,7 +29,7 @@ def resolve_hardware(config: HardwareConfig) -> Hardware:
     dtype = config.dtype
     if dtype is Dtype.auto:
         dtype = Dtype.bfloat16 if device is Device.cuda and capability and capability >= 8 else Dtype.float32
-    return Hardware(device=device.name, dtype=dtype.name, threads=config.threads or _cores())
+    return Hardware(device=device.name, dtype=dtype.name, threads=config.threads or len(cores()))
 
 
 def prepare(hardware: Hardware, seed: int) -> None:
@@ -74,11 +74,39 @@ def check_device(hardware: Hardware) -> None:
         )
 
 
-def _cores() -> int:
-    """CPU cores this process may use."""
+def cores() -> list[int]:
+    """The numbers of the CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def visible_gpus() -> dict[str, str]:
+    """The GPUs that CUDA shows this process: as CUDA_VISIBLE_DEVICES names them, with what names each on this host.
+
+    Asks NVML, and so does not make the process use any. None where NVML does not answer. Numbers are taken to be in
+    NVML's order, which is CUDA's own where all GPUs are alike.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return {}
+    if nvml.nvmlInit_v2() != 0:
+        return {}
+    try:
+        found = [_uuid(nvml, index) for index in range(_count(nvml))]
+    finally:
+        nvml.nvmlShutdown()
+    entries = [str(index) for index in range(len(found))] if chosen is None else chosen.split(",")
+    return {entry: name for entry in map(str.strip, entries) if (name := _named(entry, found))}
+
+
+def _named(entry: str, gpus: list[str]) -> str:
+    """What an entry of CUDA_VISIBLE_DEVICES stands for: a number, the beginning of a GPU's name, or a part of a GPU."""
+    if entry.isdigit():
+        return gpus[int(entry)] if int(entry) < len(gpus) else ""
+    return next((gpu for gpu in gpus if entry and gpu.startswith(entry)), entry.replace("/", "-"))
 
 
 def _cuda_capability() -> int | None:
@@ -103,6 +131,13 @@ def _cuda_capability() -> int | None:
 def _count(nvml: ctypes.CDLL) -> int:
     count = ctypes.c_uint()
     return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
+
+
+def _uuid(nvml: ctypes.CDLL, index: int) -> str:
+    device, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
+    nvml.nvmlDeviceGetUUID(device, text, ctypes.c_uint(len(text)))
+    return text.value.decode()
 
 
 def _capability(nvml: ctypes.CDLL, index: int) -> int:

@@ -10,6 +10,14 @@ from stages.contract import Hardware, ModelRef
 from stages.identity import resolve_model
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Leases of this worker's own: several at once on a small machine shall not wait for each other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RATCHET_LEASES_DIR", str(tmp_path_factory.mktemp("leases")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_config() -> ModelConfig:
     """The model section of the tiny random model."""

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
             )
         from flows.sweep import sweep
 
-        return sweep(arguments.overrides, arguments.config_dir)
+        return sweep(arguments.overrides, arguments.config_dir, arguments.json)
     config = compose_run(arguments.overrides, arguments.config_dir)
     command = command_line("run", arguments.overrides, arguments.config_dir)
     if arguments.detach:
@@ -49,9 +49,20 @@ def command_line(name: str, overrides: Sequence[str], config_dir: str | None, *o
 
 
 def run_pipeline(
-    config: RunConfig, overrides: Sequence[str], command: Sequence[str] = (), run_id: str | None = None
+    config: RunConfig,
+    overrides: Sequence[str],
+    command: Sequence[str] = (),
+    run_id: str | None = None,
+    sweep: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run the flow, after all that can fail early has been tried; returns the run's record.
+
+    Args:
+        config: What to run.
+        overrides: What was asked for.
+        command: The command line that starts the same run again.
+        run_id: Of a run that another process has begun and recorded for this one.
+        sweep: Of which sweep it is a cell (see `flows.posttrain`).
 
     Raises:
         DiskError: A disk is full, or may not be written; says what is kept and how to go on.
@@ -66,7 +77,7 @@ def run_pipeline(
     start_server()
     catch_up(workspace.runs_dir)
     with _found_late(workspace):
-        return run_flow(posttrain, dump(config.sections), list(overrides), list(command), run_id, True)
+        return run_flow(posttrain, dump(config.sections), list(overrides), list(command), run_id, True, sweep=sweep)
 
 
 def checked(config: RunConfig) -> Workspace:

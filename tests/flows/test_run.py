@@ -159,17 +159,6 @@ def test_export_loads_with_plain_transformers(smoke, tmp_path, capsys):
     assert AutoModelForCausalLM.from_pretrained(out).num_parameters() > 0
 
 
-def test_a_sweep_shares_what_its_jobs_have_in_common(smoke, tmp_path, prefect_server, capsys):
-    runs_dir = shutil.copytree(smoke, tmp_path / "runs")
-    arguments = ["run", "-m", "experiment=smoke", "name=sweep", "reinforce.beta=0.02,0.3", f"runs_dir={runs_dir}"]
-    assert main([*arguments, "reinforce.max_steps=1"]) == 0
-    table = capsys.readouterr().out
-    assert "reinforce.beta=0.02" in table and "reinforce.beta=0.3" in table
-    sweep = [record for record in records(runs_dir) if record["name"] == "sweep"]
-    assert [record["steps"]["sft"]["state"] for record in sweep] == ["cached", "cached"]
-    assert [record["steps"]["reinforce"]["state"] for record in sweep] == ["completed", "completed"]
-
-
 def _named(runs_dir: Path, name: str) -> dict:
     return next(record for record in records(runs_dir) if record["name"] == name)
 

@@ -1,0 +1,172 @@
+"""A lease per device of this host, shared by all Ratchet work on it, whoever started it.
+
+A GPU computes one step at a time. On the CPU the resource is cores: a step takes as many as it has threads, so two
+steps of one thread run side by side on two cores, and one of all cores runs alone. What is leased is a locked file per
+device, which the kernel frees when its holder dies, however it dies. Only one waiter at a time gathers what it needs,
+and keeps what it has got so far: nothing waits in a circle, and a step that needs all cores is not passed by for ever.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from conf.errors import UserError
+from stages.contract import Hardware
+from stages.hardware import cores, visible_gpus
+
+DIRECTORY = "RATCHET_LEASES_DIR"
+"""Environment variable that names another place for the files; only who uses the same one waits for each other."""
+_DEFAULT = "/tmp/ratchet-leases"  # the same for all users and jobs of the host, which $TMPDIR need not be
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_TELL_AFTER = 0.1
+
+_ours: dict[str, str] = {}
+"""The GPUs that this process was given first, and keeps: CUDA looks at CUDA_VISIBLE_DEVICES once."""
+
+OnWait = Callable[[str], None]
+"""Called with who holds what is waited for, about every half second; it ends the wait by raising."""
+
+
+@contextmanager
+def lease(hardware: Hardware, holder: str, on_wait: OnWait, processes: int = 1) -> Iterator[None]:
+    """Hold what a step computes on. On a GPU, this process sees only the leased ones from then on.
+
+    Args:
+        hardware: The step's device and threads.
+        holder: Who holds it; shown to those who wait.
+        on_wait: Told whom we wait for.
+        processes: How many the step has, each of which needs as much; never more than there is are taken.
+
+    Raises:
+        UserError: The leases cannot be written.
+    """
+    if hardware.device == "cuda" and (gpus := _ours or visible_gpus()):
+        with _hold("gpu", list(gpus.values()), processes, holder, on_wait) as held:
+            _ours.update((entry, gpu) for entry, gpu in gpus.items() if gpu in held)
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(_ours)
+            yield
+        return
+    names, count = [hardware.device], 1
+    if hardware.device == "cpu":
+        names, count = [f"core-{core}" for core in cores()], hardware.threads * processes
+    with _hold(hardware.device, names, count, holder, on_wait):
+        yield
+
+
+@contextmanager
+def _hold(kind: str, names: Sequence[str], count: int, holder: str, on_wait: OnWait) -> Iterator[list[str]]:
+    """Hold some of the devices of a kind; yields which."""
+    folder = _folder()
+    devices = [_LockFile(folder / name) for name in names]
+    with ExitStack() as held:
+        with ExitStack() as turn:
+            waits = _Waits(devices, on_wait)
+            first = _LockFile(folder / f"{kind}.turn")
+            while not first.take(holder):
+                waits.a_moment()
+            turn.callback(first.free)
+            got: list[_LockFile] = []
+            while len(got) < min(count, len(devices)):
+                for device in devices:
+                    if device not in got and len(got) < count and device.take(holder):
+                        held.callback(device.free)
+                        got.append(device)
+                if len(got) < min(count, len(devices)):
+                    waits.a_moment()
+        yield [device.path.name for device in got]
+
+
+class _Waits:
+    """The pauses of one wait: short at first, because most are; from then on, those who wait are told for whom."""
+
+    def __init__(self, devices: Sequence["_LockFile"], on_wait: OnWait) -> None:
+        self._devices, self._on_wait, self._pause = devices, on_wait, _FIRST_PAUSE
+
+    def a_moment(self) -> None:
+        """Pause once."""
+        if self._pause > _TELL_AFTER:
+            holders = [text for device in self._devices if not device.is_ours and (text := device.holder())]
+            self._on_wait(", ".join(dict.fromkeys(holders)) or "another step")
+        time.sleep(self._pause)
+        self._pause = min(1.5 * self._pause, _LONGEST_PAUSE)
+
+
+class _LockFile:
+    """A file that one holder has locked; its text says who. It is emptied when it is freed, and never removed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we hold it."""
+        return self._descriptor is not None
+
+    def take(self, holder: str) -> bool:
+        """Lock it if it is free."""
+        descriptor = _open(self.path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        self._write(holder)
+        return True
+
+    def free(self) -> None:
+        """Unlock it, also for child processes that have a copy of the descriptor."""
+        assert self._descriptor is not None
+        self._write("")
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+    def holder(self) -> str:
+        """Who holds it; only for people to read."""
+        with suppress(OSError):
+            return self.path.read_text(encoding="utf-8")
+        return ""
+
+    def _write(self, text: str) -> None:
+        assert self._descriptor is not None
+        with suppress(OSError):  # a full disk keeps nobody from computing
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text.encode(), 0)
+
+
+def _folder() -> Path:
+    """The directory of the leases; whoever uses this host may write there."""
+    folder = Path(os.environ.get(DIRECTORY) or _DEFAULT)
+    try:
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o1777)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    return folder
+
+
+def _open(path: Path) -> int:
+    """A lock file's descriptor. The kernel refuses O_CREAT for another user's file in a directory such as this."""
+    while True:
+        try:
+            with suppress(FileNotFoundError):
+                return os.open(path, os.O_RDWR)
+            with suppress(FileExistsError):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+                os.fchmod(descriptor, 0o666)
+                return descriptor
+        except OSError as error:
+            raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{DIRECTORY}: {path} cannot be used ({error.strerror}); there all Ratchet work on this host agrees who "
+        f"computes on what; set {DIRECTORY} to another directory for all of it"
+    )

@@ -1,0 +1,64 @@
+"""The budget of a sweep: the same number of completions, or tokens, whatever the group size."""
+
+from typing import Any
+
+import pytest
+
+from conf.errors import ConfigError
+from conf.loader import dump
+from conf.run import load_run
+
+
+def steps(budget: dict[str, int], step: dict[str, Any] | None = None, **reinforce: Any) -> int | None:
+    """Optimiser steps of a reinforce step under a budget."""
+    values = {
+        "sweep": {"budget": budget},
+        "data": {"d": {"source": "d.csv"}},
+        "reward": {"r": {"exact": {"type": "exact"}}},
+        "pipeline": {"r": {"stage": "reinforce", "data": "d", "reward": "r", **(step or {})}},
+        "reinforce": {"batch_size": 2, "grad_accum": 3, "max_new_tokens": 10, "max_steps": 7, **reinforce},
+    }
+    config = load_run(values)
+    again = load_run(dump(config.sections))  # as a process of its own reads it
+    assert again.settings["r"].max_steps == config.settings["r"].max_steps
+    found: int | None = config.settings["r"].max_steps
+    return found
+
+
+@pytest.mark.parametrize(
+    ("budget", "group_size", "expected"),
+    [
+        ({}, 4, 7),
+        ({"completions": 240}, 4, 10),
+        ({"completions": 240}, 8, 5),
+        ({"completions": 287}, 8, 5),  # as many whole steps as it pays for
+        ({"completions": 48}, 8, 1),
+        ({"tokens": 2400}, 4, 10),
+        ({"tokens": 2400}, 8, 5),
+    ],
+)
+def test_steps_adapt_to_the_group_size(budget, group_size, expected):
+    assert steps(budget, group_size=group_size) == expected
+
+
+def test_a_step_has_the_budget_with_its_own_settings():
+    assert steps({"completions": 240}, {"set": {"group_size": 2}}, group_size=4) == 20
+
+
+@pytest.mark.parametrize(
+    ("budget", "step", "message"),
+    [
+        ({"completions": 23}, {}, "sweep.budget.completions: 23 do not pay for one optimiser step of 'r', which takes"),
+        (
+            {"tokens": 239},
+            {},
+            "sweep.budget.tokens: 239 do not pay for one optimiser step of 'r', which takes up to 240",
+        ),
+        ({"completions": 0}, {}, "sweep.budget.completions: must be at least 1"),
+        ({"completions": 9, "tokens": 9}, {}, "sweep.budget.tokens: goes without completions"),
+        ({"completions": 240}, {"set": {"max_steps": 2}}, r"pipeline.r.set.max_steps: sweep.budget decides"),
+    ],
+)
+def test_a_budget_that_cannot_be_kept_is_refused(budget, step, message):
+    with pytest.raises(ConfigError, match=message):
+        steps(budget, step, group_size=4)
