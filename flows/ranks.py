@@ -27,6 +27,9 @@ from stages.handover import Job, write_job
 from stages.hardware import threads_of_one
 from stages.rank_main import DONE, STOP
 
+ENTRY = "stages.rank_main"
+"""The module that torchrun starts."""
+
 FOLDER = "ranks"
 """Where in a stage's directory the job and the ranks' logs are."""
 
@@ -95,7 +98,7 @@ def _launched(job: Path, address: str, context: StageContext) -> Iterator[subpro
     """Torchrun, in a session of its own: Ctrl-C is for the flow, which lets the ranks finish their step."""
     options = ["--standalone", "--nnodes=1", f"--nproc-per-node={context.hardware.num_processes}"]
     options += ["--local-addr=127.0.0.1", "--max-restarts=0", f"--log-dir={job.parent / 'torchrun'}"]
-    command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "stages.rank_main", str(job), address]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", ENTRY, str(job), address]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads_of_one(context.hardware))}
     with (job.parent / "torchrun.log").open("wb") as log:
         launcher = subprocess.Popen(
