@@ -36,6 +36,9 @@ FOLDER = "ranks"
 _TICK = 0.2
 """Seconds between two looks at whether the stage is asked to end."""
 
+_LOCAL = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+"""Gloo would look for this machine under its name, which need not resolve."""
+
 _LAST_LINES = 12
 _OURS = ("conf.", "rewards.", "stages.")
 """Packages whose errors speak for themselves."""
@@ -99,7 +102,7 @@ def _launched(job: Path, address: str, context: StageContext) -> Iterator[subpro
     options = ["--standalone", "--nnodes=1", f"--nproc-per-node={context.hardware.num_processes}"]
     options += ["--local-addr=127.0.0.1", "--max-restarts=0", f"--log-dir={job.parent / 'torchrun'}"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", ENTRY, str(job), address]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads_of_one(context.hardware))}
+    environment = {**_LOCAL, **os.environ, "OMP_NUM_THREADS": str(threads_of_one(context.hardware))}
     with (job.parent / "torchrun.log").open("wb") as log:
         launcher = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

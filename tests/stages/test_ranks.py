@@ -77,9 +77,7 @@ def check_same(context: Any, two: Hardware, stage: str, cfg: Any, **inputs: Any)
     assert result.receipt is not None and result.receipt["initial_adapter"] == (one.receipt or {})["initial_adapter"]
     assert result.receipt["seeds"] == [0, seed_of(1, 0)]
     assert len((ctx.out_dir / "samples.jsonl").read_text().splitlines()) == cfg.n_samples
-    print(
-        f"{stage}: adapters differ by {adapter_distance(one, result):.2g}, rows by {row_distance(found, expected):.2g}"
-    )
+    show(stage, one, result, expected, found)
 
 
 def adapter_distance(one: StageResult, other: StageResult) -> float:
@@ -89,8 +87,14 @@ def adapter_distance(one: StageResult, other: StageResult) -> float:
     return max(float((weights[name] - others[name]).abs().max()) for name in weights)
 
 
-def row_distance(rows: Sequence[Mapping[str, float]], others: Sequence[Mapping[str, float]]) -> float:
-    return max(abs(row[name] - other[name]) for row, other in zip(rows, others, strict=True) for name in row)
+def show(stage: str, one: StageResult, other: StageResult, rows: Sequence[Any], others: Sequence[Any]) -> None:
+    """Print by how much the two differ."""
+    far = {
+        name: max(abs(row[name] - other[name]) for row, other in zip(rows, others, strict=True) if name in row)
+        for name in {name for row in rows for name in row}
+    }
+    numbers = "  ".join(f"{name} {value:.1e}" for name, value in sorted(far.items()))
+    print(f"{stage}: adapter {adapter_distance(one, other):.1e}  {numbers}")
 
 
 def test_sft_is_the_same(context: Any, two: Hardware) -> None:
@@ -154,7 +158,7 @@ def test_reinforce_is_the_same_on_recorded_completions(
         assert row == pytest.approx(other, abs=CLOSE)
     assert sum(row["resampled"] for row in found) >= bool(resample)
     assert adapter_distance(one, result) < CLOSE
-    print(f"adapters differ by {adapter_distance(one, result):.2g}, rows by {row_distance(found, expected):.2g}")
+    show("reinforce", one, result, expected, found)
 
 
 def ranks() -> dict[int, psutil.Process]:
