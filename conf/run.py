@@ -12,6 +12,7 @@ from conf.checks import ADDED, otherwise, with_success
 from conf.errors import ConfigError
 from conf.loader import dump, load
 from conf.pipeline import load_pipeline
+from conf.processes import check_processes
 from conf.reward_base import RewardConfig
 from conf.rewards import load_rewards
 from conf.schema import DataConfig, RatchetConfig, SuiteConfig, SuiteRole
@@ -72,6 +73,7 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
         suites=_named(SuiteConfig, sections.suite, "suite"),
     )
     _check_names(config)
+    check_processes(steps, settings, sections.hardware.num_processes)
     return config
 
 

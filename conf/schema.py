@@ -102,7 +102,17 @@ class HardwareConfig:
     dtype: Dtype = Dtype.auto
     """`auto` is bfloat16 on a GPU and float32 elsewhere."""
     threads: int | None = option(None, ge=1)
-    """CPU threads; all cores when absent. Results are reproducible per thread count."""
+    """CPU threads, of all processes together; all cores when absent. Results are reproducible per thread count."""
+    num_processes: int = option(1, ge=1)
+    """Processes that train together (`sft`, `preference`, `reinforce`), each on a GPU of its own where there are GPUs.
+    They divide `batch_size x grad_accum`, which stays what an optimiser step takes in all."""
+    accelerate_config: str | None = None
+    """A config file of accelerate, whose FSDP or DeepSpeed settings the processes use."""
+
+    def __post_init__(self) -> None:
+        """See that several processes are possible on the device."""
+        if self.num_processes > 1 and self.device is Device.mps:
+            raise ConfigError("num_processes: several processes cannot share an mps device; set hardware.device=cpu")
 
 
 @dataclass

@@ -15,8 +15,9 @@ from conf.loader import load
 from conf.registry import REGISTERED, registered_name
 from conf.schema import ModelConfig, RatchetConfig
 from conf.steps import ALIASES, BASE
-from flows.store import Entry, Store, read_model
+from flows.store import Entry, Store
 from stages.contract import Adapter, ModelRef
+from stages.handover import read_model
 from stages.identity import resolve_model
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from flows.leases import lease
 from flows.mirror import STATUS, RunMirror
 from flows.outcome import worst
 from flows.progress_log import ProgressLog
+from flows.ranks import run_ranks
 from flows.record import Record
 from flows.stop import Stopped, StopRequest
 from flows.store import Entry, write_json
@@ -130,7 +131,7 @@ def _make(run: PipelineRun, inputs: StepInputs, entry: Entry) -> StageResult:
         _write_inputs(run, inputs, entry)
         run.mirror.sync()
         with clear_disk_errors(entry.path), _logging_to(entry.path / "log.txt"):
-            result = _stage(inputs.step.stage)(inputs.settings, _context(run, inputs, entry, mirror))
+            result = _run(inputs, _context(run, inputs, entry, mirror))
             seconds = time.monotonic() - started
             entry.write_result(result, seconds)
     except BaseException as error:
@@ -151,6 +152,13 @@ def _show(run: PipelineRun, result: StageResult) -> None:
     """Show a report at once; that of a step alone in its pipeline is the outcome, which the command prints."""
     if result.report and len(run.config.steps) > 1:
         run.console.say(f"\n{result.report}\n")
+
+
+def _run(inputs: StepInputs, context: StageContext) -> StageResult:
+    """Call the stage: here, or in several processes."""
+    if context.hardware.num_processes > 1:
+        return run_ranks(inputs.step.stage, inputs.settings, context)
+    return _stage(inputs.step.stage)(inputs.settings, context)
 
 
 def _stage(name: str) -> Callable[[Any, StageContext], StageResult]:
@@ -180,7 +188,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, mirror: EntryMi
         models=inputs.models,
         out_dir=entry.path,
         seed=run.config.sections.seed,
-        hardware=run.workspace.hardware,
+        hardware=run.workspace.hardware_of(inputs.step),
         data=run.workspace.stage_data(inputs),
         rewards=inputs.rewards,
         suites=run.workspace.suites.as_stage(inputs.suites),
@@ -202,7 +210,7 @@ def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
         "rewards": dump(inputs.rewards),
         "suites": inputs.suite_ids,
         "seed": run.config.sections.seed,
-        "hardware": vars(run.workspace.hardware),
+        "hardware": vars(run.workspace.hardware_of(inputs.step)),
         "model": dump(run.config.sections.model),
     }
     OmegaConf.save(OmegaConf.create(values), entry.path / "config.yaml")

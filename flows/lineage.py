@@ -7,9 +7,10 @@ from typing import Any
 
 from conf.loader import dump
 from flows.fingerprint import code_digest, digest
-from flows.store import Entry, Store, write_model
+from flows.store import Entry, Store
 from stages.cache import file_sha256
 from stages.contract import ModelRef
+from stages.handover import write_model
 
 
 def lineage_tags(model: ModelRef, runs_dir: Path, original: Mapping[str, Any] | None) -> dict[str, str]:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
-from conf.loader import dump, load
-from conf.schema import ModelConfig
 from flows.fingerprint import digest
 from flows.progress_log import read_progress
 from stages.cache import file_sha256, write_atomically
-from stages.contract import Adapter, ModelRef, StageResult
+from stages.contract import StageResult
 from stages.disk import GIVE_ROOM, check_writable, disk_error
+from stages.handover import read_model, write_model
 from stages.locks import locked
 
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, UserError)
@@ -229,26 +228,3 @@ def _files(path: Path) -> list[Path]:
 
 def _unchanged(path: Path, sha256: str) -> bool:
     return path.is_file() and file_sha256(path) == sha256
-
-
-def write_model(model: ModelRef, root: Path) -> dict[str, Any]:
-    """A model as plain JSON; its adapters are in the store at `root`."""
-    adapters = [{"path": str(adapter.path.relative_to(root)), "sha256": adapter.sha256} for adapter in model.adapters]
-    return {
-        "config": dump(model.config),
-        "revision": model.revision,
-        "sha256": model.sha256,
-        "dtype": model.dtype,
-        "adapters": adapters,
-    }
-
-
-def read_model(saved: Mapping[str, Any], root: Path) -> ModelRef:
-    """The inverse of `write_model`; whether the adapters are there is not looked at."""
-    return ModelRef(
-        config=load(ModelConfig, saved["config"], "model"),
-        revision=saved["revision"],
-        sha256=saved["sha256"],
-        dtype=saved["dtype"],
-        adapters=tuple(Adapter(path=root / item["path"], sha256=item["sha256"]) for item in saved["adapters"]),
-    )

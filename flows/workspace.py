@@ -12,7 +12,7 @@ from conf.errors import ConfigError
 from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
-from conf.steps import Step
+from conf.steps import STAGES, Step
 from flows.door import check_workspace
 from flows.fingerprint import digest, step_parts
 from flows.models import Models
@@ -52,6 +52,10 @@ class StepInputs:
 class Workspace:
     """The resolved surroundings of one run.
 
+    Attributes:
+        training_hardware: Where the steps compute that train.
+        hardware: Where all others do: alone.
+
     Raises:
         UserError: The model, the device or the runs directory cannot be had.
     """
@@ -61,7 +65,8 @@ class Workspace:
         self.base_dir = base_dir or Path.cwd()
         self.runs_dir = (self.base_dir / config.sections.runs_dir).resolve()
         self.store = Store(self.runs_dir)
-        self.hardware: Hardware = resolve_hardware(config.sections.hardware)
+        self.training_hardware: Hardware = resolve_hardware(config.sections.hardware, self.base_dir)
+        self.hardware = self.training_hardware.alone
         self.models = Models(config, self.runs_dir, self.hardware.dtype)
         self.suites = Suites(config, self.store.root, self.base_dir)
 
@@ -82,7 +87,7 @@ class Workspace:
             settings=self.config.settings[name],
             data=self._step_data(step, results),
             suites=suites,
-            parts=step_parts(self.config, name, self.hardware, self.base_dir, **values),
+            parts=step_parts(self.config, name, self.hardware_of(step), self.base_dir, **values),
             **values,
         )
 
@@ -115,6 +120,10 @@ class Workspace:
     def _asking(self, name: str, results: Mapping[str, StageResult]) -> list[str]:
         """Those of them that did."""
         return [probe for probe in self.askers(name) if probe in results and results[probe].verdict == "otherwise"]
+
+    def hardware_of(self, step: Step) -> Hardware:
+        """Where a step computes; only those that train do so in several processes."""
+        return self.training_hardware if STAGES[step.stage].trains else self.hardware
 
     def entry(self, inputs: StepInputs) -> Entry:
         """The place in the store for a step with these inputs."""

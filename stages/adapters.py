@@ -7,6 +7,7 @@ is silent and wrong. So `lineage.json` names the exact start, and peft's field g
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,9 @@ class FoldError(UserError):
     """Adapters and base do not make a model that can be trusted; the message says which of the checks failed."""
 
 
-def save_adapter(model: PeftModel, start: ModelRef, directory: Path) -> Adapter:
+def save_adapter(
+    model: PeftModel, start: ModelRef, directory: Path, weights: Mapping[str, Any] | None = None
+) -> Adapter:
     """Write a trained adapter and its lineage.
 
     The same adapter gives the same bytes: peft writes sets in an order that changes from process to process.
@@ -53,10 +56,11 @@ def save_adapter(model: PeftModel, start: ModelRef, directory: Path) -> Adapter:
         model: The trained model; its adapter `default` (or its only one) is written.
         start: The folded model on which it was trained.
         directory: Where to write; made when absent.
+        weights: The trained weights, where the model has only a part of them.
     """
     name = "default" if "default" in model.peft_config else model.active_adapter
     # "auto" would ask the hub for the base model's vocabulary size.
-    model.save_pretrained(directory, selected_adapters=[name], save_embedding_layers=False)
+    model.save_pretrained(directory, selected_adapters=[name], save_embedding_layers=False, state_dict=weights)
     if name != "default":
         for file in (directory / name).iterdir():
             file.replace(directory / file.name)

@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 
 from conf.errors import ConfigError
 from conf.loader import suggestion
+from conf.processes import share
 from conf.sections import TrainingConfig
 from stages.checkpoints import DRAFT, FOLDER
 from stages.contract import StageContext
@@ -40,6 +41,10 @@ GLOBAL_NAMES = {
     "bf16": "hardware.dtype",
     "fp16": "hardware.dtype",
     "use_cpu": "hardware.device",
+    "fsdp": "hardware.accelerate_config",
+    "fsdp_config": "hardware.accelerate_config",
+    "deepspeed": "hardware.accelerate_config",
+    "ddp_backend": "hardware.device",
     "report_to": "tracking.uri",
 }
 """Where Ratchet's key stands outside the stage's section."""
@@ -76,6 +81,7 @@ def trl_arguments(
 
 
 def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int) -> dict[str, Any]:
+    mine = share(config, ctx.hardware.num_processes)
     return {
         "output_dir": str(ctx.out_dir / FOLDER / DRAFT),
         "seed": ctx.seed,
@@ -84,8 +90,10 @@ def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int) -> dic
         # how long, and in which batches
         "max_steps": max_steps,
         "num_train_epochs": 1.0,
-        "per_device_train_batch_size": config.batch_size,
-        "gradient_accumulation_steps": config.grad_accum,
+        "per_device_train_batch_size": mine.batch_size,
+        "gradient_accumulation_steps": mine.grad_accum,
+        "average_tokens_across_devices": True,  # a mean over tokens is one over those of all processes
+        "accelerator_config": None,  # its defaults: whole batches are dealt out to the processes in turn
         "auto_find_batch_size": False,
         "dataloader_drop_last": False,
         "dataloader_num_workers": 0,
@@ -121,10 +129,11 @@ def _arguments(config: TrainingConfig, ctx: StageContext, max_steps: int) -> dic
 
 
 def _check_extra(where: str, name: str, value: Any, hints: dict[str, Any], owned: dict[str, Any], cls: type) -> None:
-    if name in owned or name in OUR_NAMES:
+    if name in owned or name in OUR_NAMES or name in GLOBAL_NAMES:
         raise ConfigError(f"{where}.{name}: is set by Ratchet{_instead(where, name)}")
     if name not in hints:
-        allowed = [field for field in hints if field not in owned and field not in OUR_NAMES]
+        taken = {*owned, *OUR_NAMES, *GLOBAL_NAMES}
+        allowed = [field for field in hints if field not in taken]
         raise ConfigError(
             f"{where}.{name}: unknown key; {suggestion(name, allowed)}allowed are the fields of TRL's {cls.__name__} "
             f"that Ratchet does not set, such as {', '.join(allowed[:3])}"

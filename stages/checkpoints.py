@@ -15,6 +15,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
+from stages import ranks
 from stages.cache import file_sha256, write_atomically
 from stages.contract import StageContext
 from stages.held_out import HeldOut
@@ -62,17 +63,20 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
         return None
 
-    def keep(self, draft: Path, step: int, row: Mapping[str, float], best: Mapping[str, float] | None) -> Path:
-        """Turn a finished draft into a checkpoint; returns its directory."""
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step is."""
+        return self.root / f"step-{step:08d}"
+
+    def keep(self, draft: Path, step: int, row: Mapping[str, float], best: Mapping[str, float] | None) -> None:
+        """Turn a finished draft into a checkpoint."""
         files = {str(path.relative_to(draft)): file_sha256(path) for path in _files(draft)}
         manifest = {"step": step, "row": dict(row), "best": best, "files": files}
         write_atomically(draft / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        path = self.root / f"step-{step:08d}"
+        path = self.path(step)
         shutil.rmtree(path, ignore_errors=True)  # of an attempt that wrote it and then went on from an earlier one
         draft.rename(path)
         for old in self._all()[: -self.kept]:
             shutil.rmtree(old)
-        return path
 
     def discard_draft(self) -> None:
         """Remove what was not written to its end: on a full disk its room is needed."""
@@ -106,10 +110,13 @@ class SaveCheckpoints(TrainerCallback):  # type: ignore[misc]
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """The trainer has written a draft."""
+        """The trainer has written a draft, and in every process its random state into it."""
         draft = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self.held_out.save(draft)
-        self.rows.checkpoint = self.checkpoints.keep(draft, state.global_step, self.rows.last, self.held_out.best)
+        ranks.barrier()
+        if ranks.is_first():
+            self.held_out.save(draft)
+            self.checkpoints.keep(draft, state.global_step, self.rows.last, self.held_out.best)
+        self.rows.checkpoint = self.checkpoints.path(state.global_step)
 
 
 def _files(folder: Path) -> list[Path]:

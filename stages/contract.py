@@ -64,11 +64,26 @@ class ModelRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Where a stage computes, resolved: no `auto` is left."""
+    """Where a stage computes, resolved: no `auto` is left.
+
+    Attributes:
+        device: `cpu`, `cuda` or `mps`.
+        dtype: Number type of the weights.
+        threads: CPU threads of all processes together.
+        num_processes: How many train together (see `stages.ranks`).
+        accelerate: What they take from a config file of accelerate (see `stages.accelerate_config`).
+    """
 
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 1
+    num_processes: int = 1
+    accelerate: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def alone(self) -> "Hardware":
+        """The same for one process."""
+        return replace(self, num_processes=1, accelerate={})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,9 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 from trl.trainer.utils import split_tensor_dict
 
+from conf.processes import share
 from conf.sections import ReinforceConfig
-from stages import sampling
+from stages import ranks, sampling
 from stages.arguments import trl_arguments
 from stages.contract import StageContext
 from stages.models import evaluating
@@ -97,25 +98,33 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return {**batch, "group": torch.arange(len(prompts)).repeat_interleave(self.num_generations)}
 
     def _with_variance(self, batch: Sequence[int]) -> tuple[list[int], list[list[list[int]]]]:
-        """The rows of a step and their groups of completions; the step's seed says which rows may stand in."""
+        """The rows of a step and their groups of completions; the step's seed says which rows may stand in.
+
+        Processes that train together take different ones: those that one alone would take for the same groups.
+        """
         prompts, groups = list(batch), self._groups(batch)
         tokens, replaced = _tokens(groups), 0
+        step = [row for part in ranks.gathered(list(batch)) for row in part]
         for attempt in range(self.resampling.attempts):
             flat = self._without_variance(prompts, groups)
-            others = fresh_rows(self.resampling.pool, batch, self.args.seed, self.state.global_step, attempt)
-            fresh = others[: len(flat)]
-            if not fresh:
+            others = fresh_rows(self.resampling.pool, step, self.args.seed, self.state.global_step, attempt)
+            wanted = ranks.gathered(len(flat))
+            if not others or not any(wanted):
                 break
+            before = sum(wanted[: ranks.number()])
+            fresh = others[before : before + len(flat)]
             sampled = self._groups(fresh)
             for place, prompt, group in zip(flat, fresh, sampled, strict=False):
                 prompts[place], groups[place] = prompt, group
             tokens, replaced = tokens + _tokens(sampled), replaced + len(fresh)
-        self._metrics["train"][RESAMPLED].append(replaced)
-        self._metrics["train"][GENERATED_TOKENS].append(tokens)
+        self._metrics["train"][RESAMPLED].append(sum(ranks.gathered(replaced)))
+        self._metrics["train"][GENERATED_TOKENS].append(sum(ranks.gathered(tokens)))
         return prompts, groups
 
     def _groups(self, prompts: Sequence[int]) -> list[list[list[int]]]:
-        """A fresh group of completions for every row."""
+        """A fresh group of completions for every row, of which there may be none."""
+        if not prompts:
+            return []
         size = self.num_generations
         prompt_ids = [self.prompt_ids[prompt] for prompt in prompts for _ in range(size)]
         completions, _ = self._generate_single_turn(prompt_ids, None, {}, size)
@@ -189,22 +198,25 @@ def _tokens(groups: Sequence[list[list[int]]]) -> int:
 def grpo_arguments(cfg: ReinforceConfig, ctx: StageContext, steps: int) -> trl.GRPOConfig:
     """TRL's arguments for plain on-policy GRPO.
 
-    A micro-batch is `batch_size` whole groups. TRL samples all completions of an optimiser step at once; the trainer
-    deals them out to the micro-batches by group. Every micro-batch gets equally many and the loss is a mean over
-    completions, so the deal does not change the step's gradient.
+    A micro-batch is `batch_size` whole groups, or what one of several processes has of them. TRL samples all
+    completions of an optimiser step at once; the trainer deals them out to the micro-batches by group. Every
+    micro-batch gets equally many and the loss is a mean over completions, so the deal does not change the step's
+    gradient.
 
     Raises:
         ConfigError: `trainer` names a field that Ratchet owns, or one that `GRPOConfig` does not have.
     """
-    own = {**_batches(cfg), **_sampling(cfg), **_objective(cfg)}
+    own = {**_batches(cfg, ctx.hardware.num_processes), **_sampling(cfg), **_objective(cfg)}
     return trl_arguments(trl.GRPOConfig, cfg, ctx, section="reinforce", max_steps=steps, **own)
 
 
-def _batches(cfg: ReinforceConfig) -> dict[str, Any]:
+def _batches(cfg: ReinforceConfig, processes: int) -> dict[str, Any]:
+    """Whole groups for every process: TRL deals the completions of a step out in their order, in equal parts."""
+    mine = share(cfg, processes)
     return {
-        "per_device_train_batch_size": cfg.batch_size * cfg.group_size,
+        "per_device_train_batch_size": mine.batch_size * cfg.group_size,
         "num_generations": cfg.group_size,
-        "steps_per_generation": cfg.grad_accum,
+        "steps_per_generation": mine.grad_accum,
         "generation_batch_size": None,  # follows from the three above
         "num_iterations": 1,
         "shuffle_dataset": False,  # the order is ours

@@ -8,19 +8,24 @@ import importlib.util
 import os
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from conf.errors import UserError
 from conf.schema import Device, Dtype, HardwareConfig
+from stages.accelerate_config import read_accelerate_config
 from stages.contract import Hardware
 
 
-def resolve_hardware(config: HardwareConfig) -> Hardware:
-    """Turn `auto` into facts, without importing torch.
+def resolve_hardware(config: HardwareConfig, folder: Path = Path()) -> Hardware:
+    """Turn `auto` into facts, without importing torch; relative paths are relative to the folder.
 
     `device: auto` is CUDA when a driver, a GPU and a CUDA build of torch are there, else the CPU; Apple's `mps` is only
     taken when asked for, because its kernels are neither complete nor deterministic. `dtype: auto` is bfloat16 on GPUs
     that compute in it (compute capability 8 and later), else float32.
+
+    Raises:
+        UserError: The config file of accelerate cannot be used.
     """
     capability = _cuda_capability()
     device = config.device
@@ -29,13 +34,21 @@ def resolve_hardware(config: HardwareConfig) -> Hardware:
     dtype = config.dtype
     if dtype is Dtype.auto:
         dtype = Dtype.bfloat16 if device is Device.cuda and capability and capability >= 8 else Dtype.float32
-    return Hardware(device=device.name, dtype=dtype.name, threads=config.threads or len(cores()))
+    hardware = Hardware(
+        device=device.name,
+        dtype=dtype.name,
+        threads=config.threads or len(cores()),
+        num_processes=config.num_processes,
+    )
+    if config.accelerate_config is None:
+        return hardware
+    return replace(hardware, accelerate=read_accelerate_config(folder / config.accelerate_config, hardware))
 
 
 def prepare(hardware: Hardware, seed: int) -> None:
     """Make the process ready for one stage: device checked, threads set, every generator seeded.
 
-    Call it before any model, adapter or data order exists.
+    Call it before any model, adapter or data order exists. Processes that train together divide the threads.
 
     Raises:
         UserError: The device is not there.
@@ -45,7 +58,9 @@ def prepare(hardware: Hardware, seed: int) -> None:
     import torch
 
     check_device(hardware)
-    torch.set_num_threads(hardware.threads)
+    if hardware.num_processes > 1 and not torch.distributed.is_initialized():
+        raise RuntimeError("a stage for several processes is run by flows.ranks.run_ranks")
+    torch.set_num_threads(threads_of_one(hardware))
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -56,8 +71,13 @@ def prepare(hardware: Hardware, seed: int) -> None:
     warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation.*")
 
 
+def threads_of_one(hardware: Hardware) -> int:
+    """CPU threads of each of the processes that train together."""
+    return max(1, hardware.threads // hardware.num_processes)
+
+
 def check_device(hardware: Hardware) -> None:
-    """See that the device is there; loads torch for any but the CPU.
+    """See that the device is there, once for every process; loads torch for any but the CPU.
 
     Raises:
         UserError: It is not.
@@ -71,6 +91,11 @@ def check_device(hardware: Hardware) -> None:
         raise UserError(
             f"hardware.device: {hardware.device} cannot be used: torch {torch.__version__} finds no such device; "
             "set hardware.device=cpu"
+        )
+    if hardware.device == "cuda" and torch.cuda.device_count() < hardware.num_processes:
+        raise UserError(
+            f"hardware.num_processes: {hardware.num_processes} processes need a GPU each, and torch finds "
+            f"{torch.cuda.device_count()}; set hardware.num_processes={torch.cuda.device_count()}"
         )
 
 

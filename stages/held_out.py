@@ -12,11 +12,13 @@ import peft
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
 from conf.errors import UserError
 from conf.sections import Keep, TrainingConfig
+from stages import ranks
 from stages.contract import StageContext
 from stages.models import unchanged_random_state
 from stages.rows import Row, read_rows
@@ -53,7 +55,8 @@ class HeldOut(TrainerCallback):  # type: ignore[misc]
         """Measure, if it is time to; also after the last step."""
         if self.every and (state.global_step % self.every == 0 or state.global_step >= state.max_steps):
             with unchanged_random_state(self.model.device):
-                self._latest = self.measure()
+                measured = self.measure()
+            self._latest = ranks.of_first(lambda: measured)  # so that all decide the same
             value = next(iter(self._latest.values()))
             if self.keeps_best and (self.best is None or self.sign * value > self.sign * self.best["value"]):
                 self.best = {"step": state.global_step, "value": value}
@@ -97,8 +100,9 @@ def held_out_rows(config: TrainingConfig, ctx: StageContext) -> list[Row]:
 def held_out_loss(trainer: Trainer, rows: Dataset) -> dict[str, float]:
     """The trainer's own loss on rows that are tokenised as it takes them.
 
-    `Trainer.evaluate` would do the same and log it, after which the trainer no longer logs the step it is at.
+    `Trainer.evaluate` would do the same and log it, after which the trainer no longer logs the step it is at. Every
+    process looks at all rows: divided, they would be other batches, and their mean another number.
     """
-    batches = trainer.get_eval_dataloader(rows)
+    batches = DataLoader(rows, batch_size=trainer.args.per_device_eval_batch_size, collate_fn=trainer.data_collator)
     output = trainer.evaluation_loop(batches, "held-out rows", prediction_loss_only=True)
     return {"eval_loss": float(output.metrics["eval_loss"])}

@@ -7,6 +7,7 @@ from typing import Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # we know; the version of TRL is pinned
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
+from stages import ranks
 from stages.shared_prefix import IGNORED
 
 __all__ = ["ORPOConfig", "Pair", "TokenisedORPOTrainer", "orpo_row"]
@@ -16,7 +17,26 @@ Pair = Mapping[str, list[int]]
 
 
 class TokenisedORPOTrainer(ORPOTrainer):  # type: ignore[misc]
-    """ORPO on rows made by `orpo_row`."""
+    """ORPO on rows made by `orpo_row`.
+
+    Attributes:
+        together: How many processes have a micro-batch between them (see `conf.processes`).
+    """
+
+    together = 1
+
+    def concatenated_forward(self, model: Any, batch: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Weigh the likelihood by its share of the micro-batch's tokens: the processes' mean is then that over tokens.
+
+        It is a mean over the tokens of all chosen sequences; the other parts of the loss are means over pairs.
+        """
+        found: tuple[Any, ...] = super().concatenated_forward(model, batch)
+        if self.together == 1:
+            return found
+        tokens = int(batch["chosen_attention_mask"][:, 1:].sum())
+        first = ranks.number() // self.together * self.together
+        of_all = ranks.gathered(tokens)[first : first + self.together]
+        return (*found[:4], found[4] * (tokens * self.together / sum(of_all)), *found[5:])
 
     def tokenize_row(self, feature: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
         """Leave the row as it is."""

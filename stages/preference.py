@@ -16,7 +16,9 @@ from datasets import Dataset, disable_progress_bars, enable_progress_bars
 from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
 
 from conf.errors import UserError
+from conf.processes import share
 from conf.sections import PreferenceConfig, PreferenceMethod
+from stages.accelerate_config import is_sharded
 from stages.arguments import trl_arguments
 from stages.chat import prompt_ids, reply_ids
 from stages.contract import ModelRef, StageContext, StageResult
@@ -137,7 +139,7 @@ def _dpo_trainer(
     cfg: PreferenceConfig, ctx: StageContext, pairs: list[Pair], arguments: trl.DPOConfig, **shared: Any
 ) -> Trainer:
     trainer = TokenisedDPOTrainer(args=arguments, train_dataset=Dataset.from_list(pairs), **shared)
-    if cfg.shared_prefix:
+    if cfg.shared_prefix and not is_sharded(ctx.hardware.accelerate):
         statistics = [name for name in STATISTICS if name != "log_sum_sq_probs" or arguments.use_weighting]
         share_prefixes(trainer.model, [pair["prompt_ids"] for pair in pairs], statistics=statistics, say=ctx.say)
     return trainer
@@ -149,6 +151,8 @@ def _orpo_trainer(
     dataset = Dataset.from_list([row_of(cfg, pair) for pair in pairs])
     disable_progress_bars()  # the trainer maps three do-nothing functions over the rows
     try:
-        return TokenisedORPOTrainer(args=arguments, train_dataset=dataset, **shared)
+        trainer = TokenisedORPOTrainer(args=arguments, train_dataset=dataset, **shared)
     finally:
         enable_progress_bars()
+    trainer.together = share(cfg, ctx.hardware.num_processes).together
+    return trainer

@@ -11,9 +11,10 @@ from typing import Any
 
 from conf.errors import UserError
 from conf.reward_base import IsolatedConfig, OnError, RewardConfig
-from conf.sections import TrainingConfig
+from conf.sections import Keep, TrainingConfig
 from rewards.calling import WAITING_TYPES
 from rewards.scoring import RewardSet
+from stages.accelerate_config import KEY, is_sharded
 from stages.contract import Hardware, StageContext, Suite
 from stages.order import require_step
 from stages.rows import Row, read_rows
@@ -157,6 +158,27 @@ def _check_references(scored: _Scored, sources: Sources, folder: Path) -> None:
 def _is_light(config: RewardConfig) -> bool:
     isolated = isinstance(config, IsolatedConfig) or config.type in WAITING_TYPES
     return config.on_error is OnError.stop and not isolated
+
+
+def check_sharding(steps: Sequence[PlannedStep], hardware: Hardware) -> None:
+    """See that no step needs whole weights in every process, where FSDP or ZeRO-3 leaves each a part of them.
+
+    Raises:
+        UserError: One does; names its key.
+    """
+    if not is_sharded(hardware.accelerate):
+        return
+    for step in steps:
+        if step.stage == "reinforce":
+            raise UserError(
+                f"{KEY}: step {step.name!r} (reinforce) samples from whole weights, which FSDP and ZeRO-3 divide; "
+                "take ZeRO-1 or ZeRO-2, or leave the key out"
+            )
+        if getattr(step.settings, "keep", None) is Keep.best:
+            raise UserError(
+                f"{step.stage}.keep: best is not possible for step {step.name!r} where {KEY} divides the weights "
+                "(FSDP, ZeRO-3); set it to last"
+            )
 
 
 def check_trainers(steps: Sequence[PlannedStep], hardware: Hardware) -> None:

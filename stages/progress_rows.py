@@ -10,9 +10,11 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
+from stages import ranks
 from stages.contract import StageContext
 from stages.held_out import HeldOut
 from stages.progress import COMMON
+from stages.sharding import own_part
 
 
 class DivergedError(RuntimeError):
@@ -83,7 +85,7 @@ class ProgressRows(TrainerCallback):  # type: ignore[misc]
 
     def _check(self, step: int, row: Mapping[str, float], model: torch.nn.Module | None) -> None:
         wrong = [f"{name} is {value}" for name, value in row.items() if not math.isfinite(value)]
-        if not wrong and model is not None and not finite(model):
+        if not wrong and model is not None and ranks.any_of(not finite(model)):
             wrong = ["a weight of the adapter is not finite"]
         if wrong:
             rows = ", ".join(map(str, self.batch(step)))
@@ -98,6 +100,7 @@ class ProgressRows(TrainerCallback):  # type: ignore[misc]
 
 @torch.no_grad()
 def finite(model: torch.nn.Module) -> bool:
-    """Whether every trained weight is finite; one look at the device for all of them."""
-    trained: list[torch.Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return bool(torch.stack([norm.float() for norm in torch._foreach_norm(trained, math.inf)]).isfinite().all())
+    """Whether every trained weight that this process has is finite; one look at the device for all of them."""
+    parts = [own_part(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    norms = torch._foreach_norm([part for part in parts if part.numel()], math.inf)
+    return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from conf.reward_base import RewardConfig
 from conf.sections import ReinforceConfig
 from rewards.scoring import RewardSet, Score, failures
+from stages import ranks
 from stages.chat import prompt_ids
 from stages.contract import StageContext, StageResult
 from stages.difficulty import FILE, prompts_in_band
@@ -45,7 +46,7 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
     rows = read_rows(ctx.data["train"])
     pool, measured = list(range(len(rows))), None
     if cfg.difficulty.leaves_out:
-        pool, measured = prompts_in_band(cfg, ctx, rows)
+        pool, measured = ranks.of_first(lambda: prompts_in_band(cfg, ctx, rows))
     with RewardSet(ctx.rewards) as rewards:
         trainer = reinforce_trainer(cfg, ctx, tokenizer, rows, rewards, pool)
         result = train_and_fold(
@@ -71,21 +72,23 @@ def held_out_reward(
     trainer: OnPolicyTrainer,
     rewards: RewardSet,
 ) -> dict[str, float]:
-    """The mean total of greedy replies to held-out prompts, as `eval_reward`."""
+    """The mean total of greedy replies to held-out prompts, as `eval_reward`; the processes divide the prompts."""
     rows = held_out_rows(cfg, ctx)
+    places = range(ranks.number(), len(rows), ranks.count())
     with trainer.policy() as policy:
         replies = answer(
             policy,
             tokenizer,
             ctx.start,
-            rows,
+            [rows[place] for place in places],
             max_new_tokens=cfg.max_new_tokens,
             batch_size=cfg.batch_size * cfg.group_size,
             seed=ctx.seed,
         )
-    samples = [row.sample(reply[0].text) for row, reply in zip(rows, replies, strict=True)]
-    scores = rewards.require_all(samples, lambda place: f"held-out row {place + 1}")
-    return {"eval_reward": fmean(score.total for score in scores)}
+    samples = [rows[place].sample(reply[0].text) for place, reply in zip(places, replies, strict=True)]
+    scores = rewards.require_all(samples, lambda index: f"held-out row {places[index] + 1}")
+    totals = ranks.gathered([score.total for score in scores])
+    return {"eval_reward": fmean(total for part in totals for total in part)}
 
 
 def columns(rewards: Mapping[str, RewardConfig]) -> dict[str, str]:
@@ -172,9 +175,10 @@ def total_reward(step: StepScores, group_size: int) -> Callable[..., list[float]
     ) -> list[float]:
         completions, scores = step.of(prompts, completion_ids)
         step.forget()
-        metrics = {**summary(completions, scores, group_size), **failures(scores, step.rewards.configs)}
-        for name, value in metrics.items():
-            log_metric(GROUPS + name, value)
+        failed = failures(scores, step.rewards.configs)
+        for name, value in {**summary(completions, scores, group_size), **failed}.items():
+            counted = name == "failed_scores" or name in failed
+            log_metric(GROUPS + name, value * ranks.count() if counted else value)  # TRL takes the processes' mean
         return [score.total for score in scores]
 
     return total

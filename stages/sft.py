@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from conf.errors import UserError
 from conf.sections import SFTConfig
+from stages.accelerate_config import is_sharded
 from stages.arguments import trl_arguments
 from stages.chat import prompt_ids, reply_ids
 from stages.contract import ModelRef, StageContext, StageResult
@@ -85,7 +86,7 @@ def sft_trainer(
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),
     )
-    if cfg.shared_prefix:
+    if cfg.shared_prefix and not is_sharded(ctx.hardware.accelerate):
         examples = [row["input_ids"] for row in rows]
         share_prefixes(trainer.model, examples, statistics=["entropy", "largest"], say=ctx.say)
     return trainer

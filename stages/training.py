@@ -16,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from conf.sections import LoraConfig, TrainingConfig
 from rewards.contract import RewardError
+from stages import ranks
 from stages.adapters import save_adapter
 from stages.checkpoints import Checkpoints, SaveCheckpoints
 from stages.contract import Interrupted, ModelRef, StageContext, StageResult
@@ -26,6 +27,7 @@ from stages.packed import pack
 from stages.progress_rows import ProgressRows
 from stages.rows import read_rows
 from stages.samples import answer, sample, write_json_lines
+from stages.sharding import whole_weights
 
 SAMPLE_BATCH = 16
 """Prompts answered at once for samples.jsonl."""
@@ -69,6 +71,8 @@ def train_and_fold(
 ) -> StageResult:
     """Train (on from the last checkpoint, if there is one), keep the adapter, fold it from disk, answer held-out rows.
 
+    Of processes that train together, rank 0 does what comes after training; what the others return is of no use.
+
     Args:
         trainer: A TRL trainer around a fresh adapter.
         tokenizer: The model's.
@@ -89,7 +93,12 @@ def train_and_fold(
     held_out = HeldOut(config, trainer.model, measure, lower_is_better=lower_is_better)
     rows = _train(trainer, config, ctx, numbers, held_out, columns or {})
     held_out.put_back()
-    model = ctx.start.with_adapter(save_adapter(trainer.model, ctx.start, ctx.out_dir / "adapter"))
+    weights = whole_weights(trainer)
+    first = ranks.is_first()
+    ranks.leave()
+    if not first:
+        return StageResult(model=ctx.start)
+    model = ctx.start.with_adapter(save_adapter(trainer.model, ctx.start, ctx.out_dir / "adapter", weights))
     _release(trainer)
     receipt = _fold_and_sample(model, tokenizer, config, ctx, initial)
     last: dict[str, float] = {name: rows.last[name] for name in ("loss", "step") if name in rows.last}
@@ -119,7 +128,7 @@ def _train(
 
     rows = ProgressRows(ctx, columns, per_step / len(numbers), batch, held_out)
     checkpoints = Checkpoints(ctx.out_dir, config.keep_checkpoints)
-    checkpoint = checkpoints.newest(ctx.say)
+    checkpoint = ranks.of_first(lambda: checkpoints.newest(ctx.say))
     if checkpoint is not None:
         ctx.say(f"goes on after step {checkpoint.step} of {steps}, from {checkpoint.path.name}")
         rows.restore(checkpoint.row, checkpoint.path)
@@ -127,12 +136,14 @@ def _train(
     for callback in (held_out, rows, SaveCheckpoints(ctx, checkpoints, rows, held_out)):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
+    ranks.seed_apart(ctx.seed)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
     except RewardError as error:
         raise RewardError(f"step {trainer.state.global_step + 1}: {error}; {rows.left()}") from error
     finally:
-        checkpoints.discard_draft()
+        if ranks.is_first():
+            checkpoints.discard_draft()
     if trainer.state.global_step < steps:
         raise Interrupted(f"after step {trainer.state.global_step} of {steps}")
     return rows
@@ -149,7 +160,8 @@ def _fold_and_sample(
     model: ModelRef, tokenizer: PreTrainedTokenizerBase, config: TrainingConfig, ctx: StageContext, initial: str
 ) -> dict[str, Any]:
     folded = load_folded(model, ctx.hardware)
-    receipt = {**(folded.receipt or {}), "initial_adapter": initial}
+    seeds = [ranks.seed_of(rank, ctx.seed) for rank in range(ctx.hardware.num_processes)]
+    receipt = {**(folded.receipt or {}), "initial_adapter": initial, "seeds": seeds}
     (ctx.out_dir / "receipt.json").write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
     rows = read_rows(ctx.data["select"])[: config.n_samples] if "select" in ctx.data else []
     replies = answer(

@@ -87,6 +87,8 @@ CHANGES = [
     ("sft", "data.arithmetic.held_out", 0.3),
     ("sft", "hardware.threads", 1),
     ("sft", "hardware.dtype", "bfloat16"),
+    ("sft", "hardware.num_processes", 2),
+    ("reinforce", "hardware.num_processes", 2),
     ("sft", "model.chat_template", TEMPLATE),
     ("sft", "model.chat_template_kwargs", {"thinking": False}),
     ("sft", "model.stop_tokens", ["<|start|>"]),
@@ -121,6 +123,7 @@ KEEPS = [
     ("reinforce", "suite.arithmetic.max_rows", 3),
     ("reinforce", "reward.arithmetic.mine", {"path": "./mine", "type": "custom"}),
     ("evaluate", "reinforce.beta", 0.3),
+    ("evaluate", "hardware.num_processes", 2),
     ("evaluate", "pairs.samples", 3),
 ]
 

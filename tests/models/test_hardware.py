@@ -10,7 +10,7 @@ import torch
 from conf.errors import UserError
 from conf.schema import Device, Dtype, HardwareConfig
 from stages.contract import Hardware
-from stages.hardware import prepare, resolve_hardware
+from stages.hardware import prepare, resolve_hardware, threads_of_one
 
 
 def test_auto_agrees_with_torch() -> None:
@@ -21,8 +21,14 @@ def test_auto_agrees_with_torch() -> None:
 
 
 def test_what_is_set_stays() -> None:
-    config = HardwareConfig(device=Device.cpu, dtype=Dtype.bfloat16, threads=3)
-    assert resolve_hardware(config) == Hardware(device="cpu", dtype="bfloat16", threads=3)
+    config = HardwareConfig(device=Device.cpu, dtype=Dtype.bfloat16, threads=3, num_processes=2)
+    assert resolve_hardware(config) == Hardware(device="cpu", dtype="bfloat16", threads=3, num_processes=2)
+    assert resolve_hardware(config).alone == Hardware(device="cpu", dtype="bfloat16", threads=3)
+
+
+@pytest.mark.parametrize(("threads", "processes", "each"), [(8, 2, 4), (7, 2, 3), (2, 4, 1), (3, 1, 3)])
+def test_processes_divide_the_threads(threads: int, processes: int, each: int) -> None:
+    assert threads_of_one(Hardware(threads=threads, num_processes=processes)) == each
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has it")

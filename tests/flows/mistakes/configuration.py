@@ -19,6 +19,18 @@ VALUES = [
     override("negative rate", "sft.learning_rate=-1e-4", says=["sft.learning_rate: must be above 0, got -0.0001"]),
     override("all rows held out", "held_out=1", says=["held_out: must be below 1, got 1"]),
     override("name with a slash", "name=a/b", says=["name: becomes a directory's; use letters", "'a/b'"]),
+    override(
+        "processes that cannot divide a step",
+        "hardware.num_processes=2",
+        "sft.batch_size=3",
+        says=["hardware.num_processes: 2 processes cannot divide the 3 rows", "sft.batch_size 3", "sft.batch_size=4"],
+    ),
+    override(
+        "processes that cannot divide the prompts",
+        "hardware.num_processes=3",
+        says=["cannot divide the 8 ", "batch_size 8 x ", "set hardware.num_processes=2"],
+    ),
+    override("no accelerate config", "hardware.accelerate_config=no.yaml", says=["no.yaml", "cannot be read: No such"]),
     override("open quote", "name='mine", says=["name='mine: cannot be read as KEY=VALUE; close every quote"]),
     override("no such group member", "model=gpt", says=["model: there is no 'model/gpt'; available: ", "tiny"]),
     command("no such experiment", "run", "experiment=mein", says=["no 'experiment/mein'; available: ", "mine"]),
