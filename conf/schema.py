@@ -102,6 +102,9 @@ class HardwareConfig:
     """`auto` is bfloat16 on a GPU and float32 elsewhere."""
     threads: int | None = option(None, ge=1)
     """CPU threads; all cores when absent. Results are reproducible per thread count."""
+    load_in_4bit: bool = False
+    """Whether stages that train hold the model they start from in 4 bits (extra `ratchet[4bit]`). What they leave is
+    full precision all the same, and so is all that other stages see."""
 
 
 @dataclass

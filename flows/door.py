@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from rewards.scoring import RewardSet
-from stages.hardware import check_device
-from stages.preflight import PlannedStep, Sources, check_rows, check_trainers
+from stages.hardware import check_4bit, check_device
+from stages.preflight import PlannedStep, Sources, check_rows, check_trainers, check_vllm
 
 if TYPE_CHECKING:
     from flows.workspace import Workspace
@@ -27,7 +27,9 @@ def check_workspace(workspace: "Workspace") -> None:
     sources = Sources({path: (name, sections[name].source) for name in files for path in files[name].values()})
     steps = [_planned(workspace, name) for name in workspace.config.steps]
     check_rows(steps, sources, workspace.base_dir)
+    check_4bit(workspace.config.sections.hardware)
     check_device(workspace.hardware)
+    check_vllm(steps, workspace.hardware)
     check_trainers(steps, workspace.hardware)
 
     for model in found:

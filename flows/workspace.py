@@ -12,7 +12,7 @@ from conf.errors import ConfigError
 from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import SuiteConfig
-from conf.steps import Step
+from conf.steps import STAGES, Step
 from flows.door import check_workspace
 from flows.fingerprint import digest, step_parts
 from flows.models import Models
@@ -41,6 +41,7 @@ class StepInputs:
     rewards: Mapping[str, RewardConfig]
     suites: Mapping[str, SuiteConfig]
     suite_ids: Mapping[str, Any]
+    hardware: Hardware
     parts: Mapping[str, Any]
 
     @property
@@ -51,6 +52,9 @@ class StepInputs:
 
 class Workspace:
     """The resolved surroundings of one run.
+
+    Attributes:
+        hardware: Where models are folded, sampled and scored; a step may train on other terms (`StepInputs.hardware`).
 
     Raises:
         UserError: The model, the device or the runs directory cannot be had.
@@ -70,6 +74,7 @@ class Workspace:
         step = self.config.steps[name]
         rewards = self.config.rewards[step.reward] if step.reward else {}
         suites = self.suites.of(step)
+        hardware = self._hardware_of(step)
         values: dict[str, Any] = {
             "models": self.models.of_step(name, results),
             "data_id": self._data_id(step, results),
@@ -82,7 +87,8 @@ class Workspace:
             settings=self.config.settings[name],
             data=self._step_data(step, results),
             suites=suites,
-            parts=step_parts(self.config, name, self.hardware, self.base_dir, **values),
+            hardware=hardware,
+            parts=step_parts(self.config, name, hardware, self.base_dir, **values),
             **values,
         )
 
@@ -140,6 +146,11 @@ class Workspace:
     def stage_data(self, inputs: StepInputs) -> Mapping[str, Path]:
         """The step's files of prepared rows."""
         return self.suites.prepared(inputs.data) if isinstance(inputs.data, str) else inputs.data or {}
+
+    def _hardware_of(self, step: Step) -> Hardware:
+        """Stages that train may do so in 4 bits; all others look at what they leave, which is full precision."""
+        in_4bit = self.config.sections.hardware.load_in_4bit and STAGES[step.stage].trains
+        return replace(self.hardware, load_in_4bit=in_4bit)
 
     def _step_data(self, step: Step, results: Mapping[str, StageResult]) -> str | Mapping[str, Path] | None:
         if step.data_step is None:

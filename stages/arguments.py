@@ -15,6 +15,7 @@ from transformers import TrainingArguments
 from conf.errors import ConfigError
 from conf.loader import suggestion
 from conf.sections import TrainingConfig
+from conf.vllm import VLLMConfig
 from stages.checkpoints import DRAFT, FOLDER
 from stages.contract import StageContext
 
@@ -41,6 +42,8 @@ GLOBAL_NAMES = {
     "fp16": "hardware.dtype",
     "use_cpu": "hardware.device",
     "report_to": "tracking.uri",
+    "use_vllm": "reinforce.vllm.mode",
+    **{f"vllm_{field.name}": f"reinforce.vllm.{field.name}" for field in dataclasses.fields(VLLMConfig)},
 }
 """Where Ratchet's key stands outside the stage's section."""
 

@@ -64,11 +64,15 @@ class ModelRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Where a stage computes, resolved: no `auto` is left."""
+    """Where a stage computes, resolved: no `auto` is left.
+
+    `load_in_4bit` is for stages that train (`stages.quantise`), and false for all others.
+    """
 
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 1
+    load_in_4bit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,19 @@ def resolve_hardware(config: HardwareConfig) -> Hardware:
     return Hardware(device=device.name, dtype=dtype.name, threads=config.threads or _cores())
 
 
+def check_4bit(config: HardwareConfig) -> None:
+    """See that what 4-bit training needs is installed; loads nothing.
+
+    Raises:
+        UserError: It is not.
+    """
+    if config.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
+        raise UserError(
+            'hardware.load_in_4bit: needs bitsandbytes, which is not installed: pip install "ratchet[4bit]"; '
+            "or leave it out"
+        )
+
+
 def prepare(hardware: Hardware, seed: int) -> None:
     """Make the process ready for one stage: device checked, threads set, every generator seeded.
 
