@@ -121,6 +121,7 @@ def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
         order=range(len(prompts)),
         resampling=Resampling(attempts=0, pool=[], totals=lambda *_: []),
         shared_prefix=True,
+        max_divergence=cfg.vllm.max_divergence,
         say=print,
         **shared,
     )

@@ -59,7 +59,7 @@ def load(cls: type[T], values: Any, where: str = "") -> T:
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in fields:
-            raise ConfigError(unknown_key(str(key), list(fields), where))
+            raise ConfigError(unknown_key(str(key), list(fields), where, getattr(cls, "refused", {})))
     arguments = {}
     for name, field in fields.items():
         key = f"{where}.{name}" if where else name
@@ -87,9 +87,14 @@ def dump(value: Any) -> Any:
     return value
 
 
-def unknown_key(key: str, allowed: list[str], where: str = "") -> str:
-    """The message for a key that does not exist: the nearest one that does, and all of them."""
+def unknown_key(key: str, allowed: list[str], where: str = "", refused: Mapping[str, str] | None = None) -> str:
+    """The message for a key that does not exist: the nearest one that does, and all of them.
+
+    `refused` has what is to be said of keys that somebody may expect there (a dataclass's `refused`).
+    """
     full = f"{where}.{key}" if where else key
+    if refused and key in refused:
+        return f"{full}: {refused[key]}"
     if key in TRL_NAMES:
         return f"{full}: unknown key; Ratchet calls this {TRL_NAMES[key]!r}"
     return f"{full}: unknown key; {suggestion(key, allowed)}allowed: {', '.join(sorted(allowed))}"

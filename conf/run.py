@@ -16,7 +16,7 @@ from conf.processes import check_processes
 from conf.reward_base import RewardConfig
 from conf.rewards import load_rewards
 from conf.schema import DataConfig, RatchetConfig, SuiteConfig, SuiteRole
-from conf.sections import GateConfig
+from conf.sections import GateConfig, ReinforceConfig
 from conf.steps import STAGES, Step, step_settings
 from conf.sweep import with_budget
 
@@ -146,6 +146,7 @@ def _check_names(config: RunConfig) -> None:
                 _check_name(rewards, config.rewards, f"suite.{name}.{key}", "reward")
     _check_gates(config)
     _check_judges(config)
+    _check_vllm(config)
 
 
 _MEASURES = ("rows", "gain", "noise", "drift", "tokens", "truncated", "information")
@@ -165,6 +166,16 @@ def _check_gates(config: RunConfig) -> None:
             raise ConfigError(
                 f"pipeline.{name}: gate.max_drift needs a suite with role: general, on whose prompts drift is measured "
                 "(and drift_rows above 0); add one, or leave max_drift out"
+            )
+
+
+def _check_vllm(config: RunConfig) -> None:
+    """What vLLM samples from must be what is trained."""
+    for name, settings in config.settings.items():
+        if isinstance(settings, ReinforceConfig) and settings.vllm.mode and config.sections.hardware.load_in_4bit:
+            raise ConfigError(
+                f"pipeline.{name}: reinforce.vllm.mode goes without hardware.load_in_4bit: an adapter that is merged "
+                "into 4-bit weights is rounded away; leave out one of them"
             )
 
 

@@ -108,6 +108,9 @@ class HardwareConfig:
     They divide `batch_size x grad_accum`, which stays what an optimiser step takes in all."""
     accelerate_config: str | None = None
     """A config file of accelerate, whose FSDP or DeepSpeed settings the processes use."""
+    load_in_4bit: bool = False
+    """Whether stages that train hold the model they start from in 4 bits (extra `ratchet[4bit]`). What they leave is
+    full precision all the same, and so is all that other stages see."""
 
     def __post_init__(self) -> None:
         """See that several processes are possible on the device."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from conf.errors import ConfigError
 from conf.options import option
+from conf.vllm import VLLMConfig
 
 
 class PreferenceMethod(enum.Enum):
@@ -275,6 +276,17 @@ class ReinforceConfig(TrainingConfig):
     """Keep only prompts whose success rate, measured on the start model, lies in a band."""
     resample: int = option(0, ge=0)
     """How often per step groups without variance are replaced by groups of fresh prompts."""
+    vllm: VLLMConfig = field(default_factory=VLLMConfig)
+    """Let vLLM sample."""
+
+    def __post_init__(self) -> None:
+        """See that with vLLM the policy is one model, and not another one per forward pass."""
+        super().__post_init__()
+        if self.vllm.mode is not None and self.lora.dropout:
+            raise ConfigError(
+                "lora.dropout: must be 0 with reinforce.vllm, which compares the log-probabilities of several forward "
+                f"passes; got {self.lora.dropout:g}"
+            )
 
 
 @dataclass

@@ -210,4 +210,5 @@ def _explain_unknown(key: str) -> str:
     node: Any = OmegaConf.select(schema, parent) if parent else schema
     if parent.split(".")[0] in ("data", "reward", "suite", "pipeline") or node is None:
         return f"{key}: is not set, so there is nothing to override; write +{key}=... to add it"
-    return unknown_key(name, [str(item) for item in node], parent)
+    refused = getattr(OmegaConf.get_type(node), "refused", {})
+    return unknown_key(name, [str(item) for item in node], parent, refused)

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from rewards.scoring import RewardSet
-from stages.hardware import check_device
-from stages.preflight import PlannedStep, Sources, check_rows, check_sharding, check_trainers
+from stages.hardware import check_4bit, check_device
+from stages.preflight import PlannedStep, Sources, check_rows, check_sharding, check_trainers, check_vllm
 
 if TYPE_CHECKING:
     from flows.workspace import Workspace
@@ -27,8 +27,10 @@ def check_workspace(workspace: "Workspace") -> None:
     sources = Sources({path: (name, sections[name].source) for name in files for path in files[name].values()})
     steps = [_planned(workspace, name) for name in workspace.config.steps]
     check_rows(steps, sources, workspace.base_dir)
+    check_4bit(workspace.training_hardware)
     check_device(workspace.training_hardware)
     check_sharding(steps, workspace.training_hardware)
+    check_vllm(steps, workspace.training_hardware)
     check_trainers(steps, workspace.training_hardware)
 
     for model in found:

@@ -188,7 +188,7 @@ def _context(run: PipelineRun, inputs: StepInputs, entry: Entry, mirror: EntryMi
         models=inputs.models,
         out_dir=entry.path,
         seed=run.config.sections.seed,
-        hardware=run.workspace.hardware_of(inputs.step),
+        hardware=inputs.hardware,
         data=run.workspace.stage_data(inputs),
         rewards=inputs.rewards,
         suites=run.workspace.suites.as_stage(inputs.suites),
@@ -210,7 +210,7 @@ def _write_inputs(run: PipelineRun, inputs: StepInputs, entry: Entry) -> None:
         "rewards": dump(inputs.rewards),
         "suites": inputs.suite_ids,
         "seed": run.config.sections.seed,
-        "hardware": vars(run.workspace.hardware_of(inputs.step)),
+        "hardware": vars(inputs.hardware),
         "model": dump(run.config.sections.model),
     }
     OmegaConf.save(OmegaConf.create(values), entry.path / "config.yaml")

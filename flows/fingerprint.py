@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from conf.loader import dump
 from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import ModelConfig
+from conf.sections import ReinforceConfig
 from rewards.sources import reward_files, reward_libraries, reward_settings
 from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef
@@ -60,7 +61,7 @@ def step_parts(
         "hardware": vars(hardware),
         "model": _chat_parts(models["start"].config),
         "code": code_digest(f"stages.{stage}"),
-        "libraries": library_versions(),
+        "libraries": {**library_versions(), **_extra_versions(config.settings[name], hardware)},
     }
     plain: dict[str, Any] = json.loads(json.dumps(parts, default=str))  # as it comes back from a file
     return plain
@@ -84,6 +85,22 @@ def outcome_fields(config: Any) -> dict[str, Any]:
 def library_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str]:
     """Installed versions of libraries; those that compute, unless others are named."""
     return {name: version(name) for name in names}
+
+
+def _extra_versions(settings: Any, hardware: Hardware) -> dict[str, str | None]:
+    """Versions of what only some settings compute with; None where it is not installed, which `plan` does not mind."""
+    used = {
+        "bitsandbytes": hardware.load_in_4bit,
+        "vllm": isinstance(settings, ReinforceConfig) and settings.vllm.mode is not None,
+    }
+    return {name: _version(name) for name, needed in used.items() if needed}
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
 
 
 def reward_parts(configs: Mapping[str, RewardConfig], folder: Path) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class StepInputs:
     rewards: Mapping[str, RewardConfig]
     suites: Mapping[str, SuiteConfig]
     suite_ids: Mapping[str, Any]
+    hardware: Hardware
     parts: Mapping[str, Any]
 
     @property
@@ -53,8 +54,8 @@ class Workspace:
     """The resolved surroundings of one run.
 
     Attributes:
-        training_hardware: Where the steps compute that train.
-        hardware: Where all others do: alone.
+        hardware: Where models are folded, sampled and scored: by one process, in full precision.
+        training_hardware: Where the steps that train compute.
 
     Raises:
         UserError: The model, the device or the runs directory cannot be had.
@@ -75,6 +76,7 @@ class Workspace:
         step = self.config.steps[name]
         rewards = self.config.rewards[step.reward] if step.reward else {}
         suites = self.suites.of(step)
+        hardware = self._hardware_of(step)
         values: dict[str, Any] = {
             "models": self.models.of_step(name, results),
             "data_id": self._data_id(step, results),
@@ -87,7 +89,8 @@ class Workspace:
             settings=self.config.settings[name],
             data=self._step_data(step, results),
             suites=suites,
-            parts=step_parts(self.config, name, self.hardware_of(step), self.base_dir, **values),
+            hardware=hardware,
+            parts=step_parts(self.config, name, hardware, self.base_dir, **values),
             **values,
         )
 
@@ -121,10 +124,6 @@ class Workspace:
         """Those of them that did."""
         return [probe for probe in self.askers(name) if probe in results and results[probe].verdict == "otherwise"]
 
-    def hardware_of(self, step: Step) -> Hardware:
-        """Where a step computes; only those that train do so in several processes."""
-        return self.training_hardware if STAGES[step.stage].trains else self.hardware
-
     def entry(self, inputs: StepInputs) -> Entry:
         """The place in the store for a step with these inputs."""
         return self.store.entry(inputs.step.stage, inputs.fingerprint)
@@ -149,6 +148,9 @@ class Workspace:
     def stage_data(self, inputs: StepInputs) -> Mapping[str, Path]:
         """The step's files of prepared rows."""
         return self.suites.prepared(inputs.data) if isinstance(inputs.data, str) else inputs.data or {}
+
+    def _hardware_of(self, step: Step) -> Hardware:
+        return self.training_hardware if STAGES[step.stage].trains else self.hardware
 
     def _step_data(self, step: Step, results: Mapping[str, StageResult]) -> str | Mapping[str, Path] | None:
         if step.data_step is None:

@@ -16,6 +16,7 @@ from conf.errors import ConfigError
 from conf.loader import suggestion
 from conf.processes import share
 from conf.sections import TrainingConfig
+from conf.vllm import VLLMConfig
 from stages.checkpoints import DRAFT, FOLDER
 from stages.contract import StageContext
 
@@ -46,6 +47,8 @@ GLOBAL_NAMES = {
     "deepspeed": "hardware.accelerate_config",
     "ddp_backend": "hardware.device",
     "report_to": "tracking.uri",
+    "use_vllm": "reinforce.vllm.mode",
+    **{f"vllm_{field.name}": f"reinforce.vllm.{field.name}" for field in dataclasses.fields(VLLMConfig)},
 }
 """Where Ratchet's key stands outside the stage's section."""
 

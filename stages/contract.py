@@ -72,6 +72,7 @@ class Hardware:
         threads: CPU threads of all processes together.
         num_processes: How many train together (see `stages.ranks`).
         accelerate: What they take from a config file of accelerate (see `stages.accelerate_config`).
+        load_in_4bit: Whether the model that is trained is held in 4 bits (see `stages.quantise`).
     """
 
     device: str = "cpu"
@@ -79,11 +80,12 @@ class Hardware:
     threads: int = 1
     num_processes: int = 1
     accelerate: Mapping[str, Any] = field(default_factory=dict)
+    load_in_4bit: bool = False
 
     @property
     def alone(self) -> "Hardware":
-        """The same for one process."""
-        return replace(self, num_processes=1, accelerate={})
+        """The same for stages that do not train: one process, in full precision."""
+        return replace(self, num_processes=1, accelerate={}, load_in_4bit=False)
 
 
 @dataclass(frozen=True, kw_only=True)

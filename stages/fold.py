@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from stages import recent
 from stages.adapters import WEIGHTS_FILE, FoldError, check_foldable, check_lineage
 from stages.contract import Adapter, Hardware, ModelRef
-from stages.models import load_base, load_tokenizer, unchanged_random_state
-from stages.receipt import PROBE, Change, Probe, make_receipt, probe_logits
+from stages.models import load_base, unchanged_random_state
+from stages.receipt import Change, Probe, make_receipt, probe_ids, probe_logits
 from stages.rounding import rounding_noise, stochastic_round
 
 
@@ -36,6 +36,7 @@ def load_folded(ref: ModelRef, hardware: Hardware) -> Folded:
     """Load a model, fold its adapters, and check the result.
 
     What a process folded last is remembered (see `stages.recent`): the steps of a pipeline start where others ended.
+    A fold is of full precision whatever the hardware says of 4 bits (`stages.quantise`).
 
     Raises:
         FoldError: An adapter is missing, has changed, belongs on other weights or cannot be folded; the last adapter
@@ -43,6 +44,7 @@ def load_folded(ref: ModelRef, hardware: Hardware) -> Folded:
         UserError: The base model cannot be found, reached or used.
     """
     check_chain(ref)
+    hardware = replace(hardware, load_in_4bit=False)
     known = recent.recall(ref, hardware)
     if known is not None:
         return Folded(*known)
@@ -58,7 +60,7 @@ def _fold_last(ref: ModelRef, hardware: Hardware) -> Folded:
     added up before anything is rounded, so the base is loaded again; at most one copy is held at a time.
     """
     *before, last = ref.adapters
-    ids = load_tokenizer(ref)(PROBE)["input_ids"]
+    ids = probe_ids(ref)
     adapted = attach(_start(replace(ref, adapters=tuple(before)), hardware), [last])
     with adapted.disable_adapter():
         base_logits = probe_logits(adapted, ids)

@@ -8,10 +8,13 @@ completion i of a group of G with rewards r, and its tokens t up to and with the
     loss = mean over i of mean over t of [-A_i * p_t / stop_gradient(p_t) + beta * kl_t]    new_t = log p_t
 
 The batch is sampled from the very weights it updates, so the ratio is exactly 1 and nothing is ever clipped.
+
+Where vLLM samples (`stages.vllm`), it is nearly so: TRL then weighs the first term by the ratio of the two programs'
+probabilities, within bounds (its truncated importance sampling).
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +22,18 @@ import torch
 import trl
 from datasets import Dataset
 from transformers import PreTrainedModel
-from trl.trainer.utils import split_tensor_dict
 
 from conf.processes import share
 from conf.sections import ReinforceConfig
 from stages import ranks, sampling
 from stages.arguments import trl_arguments
 from stages.contract import StageContext
+from stages.groups import Group, by_group, grouped, joined
 from stages.models import evaluating
 from stages.order import fresh_rows
 from stages.rollout_model import RolloutModel
 from stages.shared_prefix import share_prefixes
+from stages.vllm import check_divergence, keep_training_weights, unchanged_environment, vllm_arguments
 
 RESAMPLED, GENERATED_TOKENS = "groups/resampled", "groups/generated_tokens"
 """Names under which the trainer logs how many groups it replaced, and how many tokens it sampled in all."""
@@ -58,6 +62,7 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         order: Indices of the rows to train on, one per group.
         resampling: What happens to groups without variance.
         shared_prefix: Compute common prefixes once, in sampling and in training, where the model allows it.
+        max_divergence: How far vLLM may be from the policy, where it samples.
         say: Told where it does not.
         **trainer: What `GRPOTrainer` takes besides the data.
     """
@@ -70,18 +75,23 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         order: Sequence[int],
         resampling: Resampling,
         shared_prefix: bool,
+        max_divergence: float,
         say: Callable[[str], None],
         **trainer: Any,
     ) -> None:
         self.prompt_ids = prompt_ids
         self.resampling = resampling
-        self._sampled: list[list[int]] | None = None  # completions that TRL has yet to ask for
+        self.max_divergence = max_divergence
+        self._sampled: list[Group] | None = None  # what TRL has yet to ask for
         model = trainer["model"]
-        self.shared_prefix = shared_prefix and sampling.supports(model)
-        # In smaller types rounding would make the folded model another one; there the adapter stays beside it.
-        self.rollout = RolloutModel(model) if self.shared_prefix and model.dtype == torch.float32 else None
+        self.shared_prefix = shared_prefix and not trainer["args"].use_vllm and sampling.supports(model)
+        # Where the adapter cannot be folded in, it stays beside the model.
+        self.rollout = RolloutModel(model) if self.shared_prefix and RolloutModel.can_follow(model) else None
         self._folded_at: int | None = None  # optimiser steps done then
-        super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
+        with unchanged_environment():
+            super().__init__(train_dataset=Dataset.from_dict({"prompt": list(order)}), **trainer)
+        if self.use_vllm:
+            keep_training_weights(self.vllm_generation, self.model)
         if shared_prefix:
             share_prefixes(self.model, prompt_ids, statistics=["entropy"], temperature=self.temperature, say=say)
 
@@ -90,20 +100,25 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return [self.prompt_ids[index] for index in prompts], None, {}
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Sample, replace groups without variance, and let TRL go on with what there is then."""
-        prompts, groups = self._with_variance([row["prompt"] for row in inputs[:: self.num_generations]])
-        self._sampled = [completion for group in groups for completion in group]
+        """Sample, replace groups without variance, and let TRL go on with what there is then.
+
+        Raises:
+            StaleSamplerError: vLLM samples, and not from the policy.
+        """
+        prompts, self._sampled = self._with_variance([row["prompt"] for row in inputs[:: self.num_generations]])
         repeated = [{"prompt": prompt} for prompt in prompts for _ in range(self.num_generations)]
         batch = super()._generate_and_score_completions(repeated)
+        if self.use_vllm:
+            check_divergence(batch, self.max_divergence)
         return {**batch, "group": torch.arange(len(prompts)).repeat_interleave(self.num_generations)}
 
-    def _with_variance(self, batch: Sequence[int]) -> tuple[list[int], list[list[list[int]]]]:
+    def _with_variance(self, batch: Sequence[int]) -> tuple[list[int], list[Group]]:
         """The rows of a step and their groups of completions; the step's seed says which rows may stand in.
 
         Processes that train together take different ones: those that one alone would take for the same groups.
         """
         prompts, groups = list(batch), self._groups(batch)
-        tokens, replaced = _tokens(groups), 0
+        tokens, replaced = sum(group.tokens for group in groups), 0
         step = [row for part in ranks.gathered(list(batch)) for row in part]
         for attempt in range(self.resampling.attempts):
             flat = self._without_variance(prompts, groups)
@@ -116,25 +131,25 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             sampled = self._groups(fresh)
             for place, prompt, group in zip(flat, fresh, sampled, strict=False):
                 prompts[place], groups[place] = prompt, group
-            tokens, replaced = tokens + _tokens(sampled), replaced + len(fresh)
+            tokens, replaced = tokens + sum(group.tokens for group in sampled), replaced + len(fresh)
         self._metrics["train"][RESAMPLED].append(sum(ranks.gathered(replaced)))
         self._metrics["train"][GENERATED_TOKENS].append(sum(ranks.gathered(tokens)))
         return prompts, groups
 
-    def _groups(self, prompts: Sequence[int]) -> list[list[list[int]]]:
+    def _groups(self, prompts: Sequence[int]) -> list[Group]:
         """A fresh group of completions for every row, of which there may be none."""
         if not prompts:
             return []
         size = self.num_generations
         prompt_ids = [self.prompt_ids[prompt] for prompt in prompts for _ in range(size)]
-        completions, _ = self._generate_single_turn(prompt_ids, None, {}, size)
-        return [completions[start : start + size] for start in range(0, len(completions), size)]
+        completions, log_probs = self._generate_single_turn(prompt_ids, None, {}, size)
+        return grouped(completions, log_probs, size)
 
-    def _without_variance(self, prompts: Sequence[int], groups: Sequence[list[list[int]]]) -> list[int]:
+    def _without_variance(self, prompts: Sequence[int], groups: Sequence[Group]) -> list[int]:
         """Places of the groups whose totals are all equal: their advantages are zero."""
         size = self.num_generations
         repeated = [prompt for prompt in prompts for _ in range(size)]
-        totals = self.resampling.totals(repeated, [completion for group in groups for completion in group])
+        totals = self.resampling.totals(repeated, joined(groups)[0])
         parted = [totals[start : start + size] for start in range(0, len(totals), size)]
         return [place for place, values in enumerate(parted) if min(values) == max(values)]
 
@@ -142,7 +157,7 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         """Sample one completion per prompt, without the adapter's dropout, which is for training only."""
         if self._sampled is not None:
             sampled, self._sampled = self._sampled, None
-            return sampled, None
+            return joined(sampled)
         if self.shared_prefix:
             return self._sample(prompt_ids[:: self.num_generations]), None
         with evaluating(self.model):
@@ -179,34 +194,23 @@ class OnPolicyTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return inputs
 
 
-def by_group(micro_batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The completions of some micro-batches (dicts of tensors) in as many, sorted by `group`."""
-    first = micro_batches[0]
-    order = torch.cat([batch["group"] for batch in micro_batches]).argsort(stable=True)
-    joined = {
-        name: torch.cat([batch[name] for batch in micro_batches])[order.to(value.device)]
-        for name, value in first.items()
-        if isinstance(value, torch.Tensor) and value.dim() > 0
-    }
-    return [{**first, **batch} for batch in split_tensor_dict(joined, len(micro_batches))]
-
-
-def _tokens(groups: Sequence[list[list[int]]]) -> int:
-    return sum(len(completion) for group in groups for completion in group)
-
-
-def grpo_arguments(cfg: ReinforceConfig, ctx: StageContext, steps: int) -> trl.GRPOConfig:
+def grpo_arguments(cfg: ReinforceConfig, ctx: StageContext, steps: int, stop_ids: Sequence[int] = ()) -> trl.GRPOConfig:
     """TRL's arguments for plain on-policy GRPO.
 
     A micro-batch is `batch_size` whole groups, or what one of several processes has of them. TRL samples all
     completions of an optimiser step at once; the trainer deals them out to the micro-batches by group. Every
     micro-batch gets equally many and the loss is a mean over completions, so the deal does not change the step's
-    gradient.
+    gradient. `stop_ids` are what ends a completion, for vLLM.
 
     Raises:
         ConfigError: `trainer` names a field that Ratchet owns, or one that `GRPOConfig` does not have.
     """
-    own = {**_batches(cfg, ctx.hardware.num_processes), **_sampling(cfg), **_objective(cfg)}
+    own = {
+        **_batches(cfg, ctx.hardware.num_processes),
+        **_sampling(cfg),
+        **_objective(cfg),
+        **vllm_arguments(cfg.vllm, stop_ids),
+    }
     return trl_arguments(trl.GRPOConfig, cfg, ctx, section="reinforce", max_steps=steps, **own)
 
 
@@ -232,9 +236,7 @@ def _sampling(cfg: ReinforceConfig) -> dict[str, Any]:
         "top_k": 0,
         "min_p": None,
         "repetition_penalty": 1.0,
-        "generation_kwargs": None,
         "chat_template_kwargs": None,  # prompts are rendered before
-        "use_vllm": False,
         "use_transformers_continuous_batching": False,
     }
 

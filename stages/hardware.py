@@ -39,10 +39,24 @@ def resolve_hardware(config: HardwareConfig, folder: Path = Path()) -> Hardware:
         dtype=dtype.name,
         threads=config.threads or len(cores()),
         num_processes=config.num_processes,
+        load_in_4bit=config.load_in_4bit,
     )
     if config.accelerate_config is None:
         return hardware
     return replace(hardware, accelerate=read_accelerate_config(folder / config.accelerate_config, hardware))
+
+
+def check_4bit(hardware: Hardware) -> None:
+    """See that what 4-bit training needs is installed; loads nothing.
+
+    Raises:
+        UserError: It is not.
+    """
+    if hardware.load_in_4bit and importlib.util.find_spec("bitsandbytes") is None:
+        raise UserError(
+            'hardware.load_in_4bit: needs bitsandbytes, which is not installed: pip install "ratchet[4bit]"; '
+            "or leave it out"
+        )
 
 
 def prepare(hardware: Hardware, seed: int) -> None:

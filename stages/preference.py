@@ -22,13 +22,13 @@ from stages.accelerate_config import is_sharded
 from stages.arguments import trl_arguments
 from stages.chat import prompt_ids, reply_ids
 from stages.contract import ModelRef, StageContext, StageResult
-from stages.fold import load_folded
 from stages.hardware import prepare
 from stages.held_out import held_out_loss, held_out_rows
 from stages.models import load_tokenizer
 from stages.order import wrapped_order
 from stages.orpo import ORPOConfig, Pair, TokenisedORPOTrainer, orpo_row
 from stages.progress import PREFERENCE
+from stages.quantise import load_start
 from stages.rows import Row, read_rows
 from stages.shared_prefix import share_prefixes
 from stages.token_head import STATISTICS
@@ -106,7 +106,7 @@ def preference_trainer(
         ctx,
         [pairs[index] for index in order],
         preference_arguments(cfg, ctx, steps),
-        model=load_folded(ctx.start, ctx.hardware).model,
+        model=load_start(ctx.start, ctx.hardware),
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),
     )

@@ -4,6 +4,7 @@ What needs the tokenizer, which loads transformers, is in `stages.lengths`; TRL 
 """
 
 import functools
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from conf.errors import UserError
 from conf.reward_base import IsolatedConfig, OnError, RewardConfig
-from conf.sections import Keep, TrainingConfig
+from conf.sections import Keep, ReinforceConfig, TrainingConfig
 from rewards.calling import WAITING_TYPES
 from rewards.scoring import RewardSet
 from stages.accelerate_config import KEY, is_sharded
@@ -178,6 +179,28 @@ def check_sharding(steps: Sequence[PlannedStep], hardware: Hardware) -> None:
             raise UserError(
                 f"{step.stage}.keep: best is not possible for step {step.name!r} where {KEY} divides the weights "
                 "(FSDP, ZeRO-3); set it to last"
+            )
+
+
+def check_vllm(steps: Sequence[PlannedStep], hardware: Hardware) -> None:
+    """See that what is to be sampled by vLLM can be; loads nothing.
+
+    Raises:
+        UserError: It is not installed, or there is no GPU for it.
+    """
+    for step in steps:
+        if not isinstance(step.settings, ReinforceConfig) or step.settings.vllm.mode is None:
+            continue
+        where = f"step {step.name!r}: reinforce.vllm.mode: {step.settings.vllm.mode.name}"
+        if importlib.util.find_spec("vllm") is None:
+            raise UserError(
+                f'{where} needs vLLM, which is not installed: pip install "ratchet[vllm]"; or leave it out, and '
+                "Ratchet samples by itself"
+            )
+        if hardware.device != "cuda":
+            raise UserError(
+                f"{where} needs a GPU, and hardware.device is {hardware.device}: the extra ratchet[vllm] is of no use "
+                "here; leave it out, and Ratchet samples by itself"
             )
 
 

@@ -4,7 +4,7 @@ Every training stage: `step, epoch, time, loss, learning_rate, grad_norm`. `pref
 `reinforce` adds `reward, reward_std, kl, completion_len, truncated, all_equal, failed_scores`, `reward_<name>` for
 every reward and `failed_<name>` for every reward with `on_error: score`, all of the batch that is trained on;
 `resampled`, how many groups without variance were replaced before; and `generated_tokens`, everything that was sampled
-for the step.
+for the step; with vLLM `sampling_divergence`, how far its log-probabilities are from those of the model in training.
 `time` is seconds since the stage began to train; `epoch` counts passes over the training rows.
 """
 

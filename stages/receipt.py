@@ -11,6 +11,7 @@ from torch import nn
 
 from stages.adapters import FoldError
 from stages.contract import FOLD_VERSION, ModelRef
+from stages.models import load_tokenizer
 
 PROBE = "Question: What is 17 + 25? Name one city, one colour and one animal. Answer:"
 
@@ -69,6 +70,11 @@ class Probe:
         return float((self.adapter - self.base).abs().max())
 
     @property
+    def mean_effect(self) -> float:
+        """Mean |adapter - base|."""
+        return float((self.adapter - self.base).abs().mean())
+
+    @property
     def gap(self) -> float:
         """Largest |folded - adapter|."""
         return float((self.folded - self.adapter).abs().max())
@@ -84,6 +90,12 @@ class Probe:
         return max(self.effect / 10, LOGITS_TOLERANCE[dtype] * float(self.adapter.abs().max()))
 
 
+def probe_ids(ref: ModelRef) -> list[int]:
+    """Token ids of the probe prompt."""
+    ids: list[int] = load_tokenizer(ref)(PROBE)["input_ids"]
+    return ids
+
+
 @torch.no_grad()
 def probe_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
     """Logits of the probe prompt, [tokens, vocabulary], computed in float32 whatever the type of the weights.
@@ -97,12 +109,16 @@ def probe_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
 
 @contextmanager
 def in_float32(model: nn.Module) -> Iterator[None]:
-    """Let a model compute in float32, one module's weights at a time: no second copy of the model exists."""
+    """Let a model compute in float32, one module's weights at a time: no second copy of the model exists.
+
+    Layers in 4 bits compute as they do in training.
+    """
     kept: dict[nn.Module, dict[str, torch.Tensor]] = {}
 
     def widen(module: nn.Module, _: Any) -> None:
-        kept[module] = {name: weight.data for name, weight in module.named_parameters(recurse=False)}
-        for weight in module.parameters(recurse=False):
+        weights = {name: each for name, each in module.named_parameters(recurse=False) if each.is_floating_point()}
+        kept[module] = {name: weight.data for name, weight in weights.items()}
+        for weight in weights.values():
             weight.data = weight.data.float()
 
     def restore(module: nn.Module, *_: Any) -> None:
@@ -165,6 +181,7 @@ def make_receipt(ref: ModelRef, changes: Sequence[Change], probe: Probe) -> dict
         "logits": {
             "folded_vs_adapter": probe.gap,
             "adapter_vs_base": probe.effect,
+            "mean_adapter_vs_base": probe.mean_effect,
             "allowed": allowed,
             "effect_kept": probe.kept,
         },

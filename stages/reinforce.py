@@ -18,16 +18,17 @@ from stages import ranks
 from stages.chat import prompt_ids
 from stages.contract import StageContext, StageResult
 from stages.difficulty import FILE, prompts_in_band
-from stages.fold import load_folded
 from stages.generate import Completion, read_completion
 from stages.grpo import GENERATED_TOKENS, RESAMPLED, OnPolicyTrainer, Resampling, grpo_arguments
 from stages.hardware import prepare
 from stages.held_out import held_out_rows
 from stages.models import load_tokenizer, stop_token_ids
 from stages.order import wrapped_order
+from stages.quantise import load_start
 from stages.rows import Row, read_rows
 from stages.samples import answer
 from stages.training import new_adapter, planned_steps, train_and_fold
+from stages.vllm import DIVERGENCE
 
 GROUPS = "groups/"
 """Prefix of what is logged here through TRL, which has columns of its own called `reward` and `reward_std`."""
@@ -39,6 +40,7 @@ def run_reinforce(cfg: ReinforceConfig, ctx: StageContext) -> StageResult:
     Raises:
         UserError: There are fewer prompts (of the asked difficulty) than one optimiser step takes.
         RewardError: A reward failed; names it, the row and the reason.
+        StaleSamplerError: vLLM does not sample the model that is trained.
         ConfigError: A reward cannot be made, or `cfg.trainer` has a field it must not have.
     """
     prepare(ctx.hardware, ctx.seed)
@@ -92,11 +94,14 @@ def held_out_reward(
 
 
 def columns(rewards: Mapping[str, RewardConfig]) -> dict[str, str]:
-    """TRL's names of the progress columns of this stage, and ours; `kl` is absent without a KL penalty."""
+    """TRL's names of the progress columns of this stage, and ours.
+
+    `kl` is absent without a KL penalty, `sampling_divergence` without vLLM.
+    """
     ours = ["reward", "reward_std", "completion_len", "truncated", "all_equal", "failed_scores"]
     ours += [*(f"reward_{name}" for name in rewards), *failures([], rewards)]
     counts = {RESAMPLED: "resampled", GENERATED_TOKENS: "generated_tokens"}
-    return {"kl": "kl", **{GROUPS + name: name for name in ours}, **counts}
+    return {"kl": "kl", DIVERGENCE: "sampling_divergence", **{GROUPS + name: name for name in ours}, **counts}
 
 
 def reinforce_trainer(
@@ -113,16 +118,18 @@ def reinforce_trainer(
     """
     pool = range(len(rows)) if pool is None else pool
     steps = planned_steps(cfg, len(pool), "prompts")
-    scores = StepScores(rows, rewards, tokenizer, stop_token_ids(ctx.start, tokenizer))
+    stop_ids = stop_token_ids(ctx.start, tokenizer)
+    scores = StepScores(rows, rewards, tokenizer, stop_ids)
     places = wrapped_order(len(pool), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
     return OnPolicyTrainer(
         prompt_ids=[prompt_ids(tokenizer, ctx.start.config, row) for row in rows],
         order=[pool[place] for place in places],
         resampling=Resampling(attempts=cfg.resample, pool=pool, totals=scores.totals),
         shared_prefix=cfg.shared_prefix,
+        max_divergence=cfg.vllm.max_divergence,
         say=ctx.say,
-        model=load_folded(ctx.start, ctx.hardware).model,
-        args=grpo_arguments(cfg, ctx, steps),
+        model=load_start(ctx.start, ctx.hardware),
+        args=grpo_arguments(cfg, ctx, steps, stop_ids),
         reward_funcs=total_reward(scores, cfg.group_size),
         processing_class=tokenizer,
         peft_config=new_adapter(cfg.lora),

@@ -21,7 +21,7 @@ class RolloutModel:
     """A plain model that samples as an adapted one would.
 
     Args:
-        model: The model before it gets an adapter.
+        model: The model before it gets an adapter; one that `can_follow` says yes to.
 
     Attributes:
         plain: The plain model, as of the last `refresh`.
@@ -30,6 +30,14 @@ class RolloutModel:
     def __init__(self, model: PreTrainedModel) -> None:
         shared = {id(parameter): parameter for parameter in model.parameters()}
         self.plain: PreTrainedModel = pack(copy.deepcopy(model, memo=shared).eval())
+
+    @staticmethod
+    def can_follow(model: PreTrainedModel) -> bool:
+        """Whether folding the adapter gives the adapted model to rounding: in float32, and nothing else.
+
+        In 16 bits rounding would make it another model, and in 4 bits there is nothing to fold into.
+        """
+        return all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
     @torch.no_grad()
     def refresh(self, adapted: PeftModel) -> None:

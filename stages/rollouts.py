@@ -12,10 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from conf.reward_base import RewardConfig
 from rewards.scoring import RewardSet, Score
 from stages.contract import ModelRef, StageContext
-from stages.fold import load_folded
 from stages.generate import Completion
 from stages.models import load_tokenizer
 from stages.packed import pack
+from stages.quantise import load_start
 from stages.rows import Row
 from stages.samples import answer
 from stages.success import Success
@@ -151,9 +151,9 @@ def start_sampler(
     max_new_tokens: int,
     batch_size: int,
 ) -> Sampler:
-    """A sampler of the folded start model, which it loads."""
+    """A sampler of the start model, which it loads as a stage with this hardware starts from it."""
     return Sampler(
-        model=pack(load_folded(ctx.start, ctx.hardware).model),
+        model=pack(load_start(ctx.start, ctx.hardware)),
         tokenizer=load_tokenizer(ctx.start),
         ref=ctx.start,
         rewards=TimedRewards(ctx.rewards),

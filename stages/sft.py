@@ -18,11 +18,11 @@ from stages.accelerate_config import is_sharded
 from stages.arguments import trl_arguments
 from stages.chat import prompt_ids, reply_ids
 from stages.contract import ModelRef, StageContext, StageResult
-from stages.fold import load_folded
 from stages.hardware import prepare
 from stages.held_out import held_out_loss, held_out_rows
 from stages.models import load_tokenizer
 from stages.order import wrapped_order
+from stages.quantise import load_start
 from stages.rows import Row, read_rows
 from stages.shared_prefix import IGNORED, share_prefixes
 from stages.training import new_adapter, planned_steps, train_and_fold
@@ -80,7 +80,7 @@ def sft_trainer(
     steps = planned_steps(cfg, len(rows))
     order = wrapped_order(len(rows), steps * cfg.batch_size * cfg.grad_accum, ctx.seed)
     trainer = trl.SFTTrainer(
-        model=load_folded(ctx.start, ctx.hardware).model,
+        model=load_start(ctx.start, ctx.hardware),
         args=sft_arguments(cfg, ctx, steps),
         train_dataset=Dataset.from_list(rows).select(order),
         processing_class=tokenizer,

@@ -99,8 +99,9 @@ class TokenLogProbs(torch.autograd.Function):
             logits = scale(torch.nn.functional.linear(hidden[start : start + size], weight))
             log_probs = logits.log_softmax(-1)
             found[0][here] = log_probs[row, token]
-            for values, name in zip(found[1:], statistics, strict=True):
-                values[here] = STATISTICS[name](logits, log_probs)[row]
+            with torch.autocast(hidden.device.type, enabled=False):  # it would round sums to 16 bits
+                for values, name in zip(found[1:], statistics, strict=True):
+                    values[here] = STATISTICS[name](logits, log_probs)[row]
             slope = scale.slope(logits)
             slopes[here] = slope[row, token] if isinstance(slope, torch.Tensor) else slope
             if ctx.needs_input_grad[0]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import peft
+import torch
 from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import PrinterCallback
 
@@ -22,12 +23,16 @@ from stages.checkpoints import Checkpoints, SaveCheckpoints
 from stages.contract import Interrupted, ModelRef, StageContext, StageResult
 from stages.fold import load_folded
 from stages.held_out import HeldOut, Measure
+from stages.models import evaluating
 from stages.order import require_step, wrapped_order
 from stages.packed import pack
 from stages.progress_rows import ProgressRows
+from stages.quantise import quantisation_gap
+from stages.receipt import probe_ids, probe_logits
 from stages.rows import read_rows
 from stages.samples import answer, sample, write_json_lines
 from stages.sharding import whole_weights
+from stages.vllm import StaleSamplerError
 
 SAMPLE_BATCH = 16
 """Prompts answered at once for samples.jsonl."""
@@ -87,6 +92,7 @@ def train_and_fold(
     Raises:
         DivergedError: A loss, gradient or weight is not finite.
         RewardError: A reward failed; names the step, the row and the reason.
+        StaleSamplerError: Completions come from another model than the one in training; names the step.
         Interrupted: The stage was asked to end early; a checkpoint has where it stands.
     """
     initial = adapter_hash(trainer.model)
@@ -99,8 +105,9 @@ def train_and_fold(
     if not first:
         return StageResult(model=ctx.start)
     model = ctx.start.with_adapter(save_adapter(trainer.model, ctx.start, ctx.out_dir / "adapter", weights))
+    trained = _trained_logits(trainer.model, ctx)
     _release(trainer)
-    receipt = _fold_and_sample(model, tokenizer, config, ctx, initial)
+    receipt = _fold_and_sample(model, tokenizer, config, ctx, initial, trained)
     last: dict[str, float] = {name: rows.last[name] for name in ("loss", "step") if name in rows.last}
     best = {f"best_{name}": value for name, value in (held_out.best or {}).items()}
     return StageResult(
@@ -139,8 +146,8 @@ def _train(
     ranks.seed_apart(ctx.seed)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)
-    except RewardError as error:
-        raise RewardError(f"step {trainer.state.global_step + 1}: {error}; {rows.left()}") from error
+    except (RewardError, StaleSamplerError) as error:
+        raise type(error)(f"step {trainer.state.global_step + 1}: {error}; {rows.left()}") from error
     finally:
         if ranks.is_first():
             checkpoints.discard_draft()
@@ -149,19 +156,35 @@ def _train(
     return rows
 
 
+def _trained_logits(model: torch.nn.Module, ctx: StageContext) -> torch.Tensor | None:
+    """Logits of the probe prompt, where the fold will not be of the weights that were trained on."""
+    if not ctx.hardware.load_in_4bit:
+        return None
+    with evaluating(model):
+        return probe_logits(model, probe_ids(ctx.start))
+
+
 def _release(trainer: Trainer) -> None:
     """Let go of the trained model, so that the folded one takes its place in memory instead of standing beside it."""
     trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
     trainer.optimizer = trainer.lr_scheduler = None
+    vars(trainer).pop("vllm_generation", None)
     trainer.accelerator.free_memory()  # lets go of its own references, and collects
 
 
 def _fold_and_sample(
-    model: ModelRef, tokenizer: PreTrainedTokenizerBase, config: TrainingConfig, ctx: StageContext, initial: str
+    model: ModelRef,
+    tokenizer: PreTrainedTokenizerBase,
+    config: TrainingConfig,
+    ctx: StageContext,
+    initial: str,
+    trained: torch.Tensor | None,
 ) -> dict[str, Any]:
     folded = load_folded(model, ctx.hardware)
     seeds = [ranks.seed_of(rank, ctx.seed) for rank in range(ctx.hardware.num_processes)]
     receipt = {**(folded.receipt or {}), "initial_adapter": initial, "seeds": seeds}
+    if trained is not None:
+        receipt["quantisation"] = quantisation_gap(folded.model, trained, probe_ids(model))
     (ctx.out_dir / "receipt.json").write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
     rows = read_rows(ctx.data["select"])[: config.n_samples] if "select" in ctx.data else []
     replies = answer(

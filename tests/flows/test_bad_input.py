@@ -102,6 +102,26 @@ def test_a_gpu_that_is_not_there(folder: Path, capsys: Any) -> None:
     refuse(override("", "hardware.device=cuda", says=["hardware.device: cuda cannot", "=cpu"]), folder, capsys)
 
 
+@pytest.mark.parametrize(
+    ("package", "setting", "extra"),
+    [("bitsandbytes", "hardware.load_in_4bit=true", "4bit"), ("vllm", "reinforce.vllm.mode=colocate", "vllm")],
+)
+def test_an_extra_that_is_not_installed(
+    package: str, setting: str, extra: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    says = [setting.split("=")[0], "is not installed", f'pip install "ratchet[{extra}]"']
+    refuse(override("", setting, says=says), folder, capsys)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_vllm_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    write(folder, {"installed/vllm.py": ""})
+    monkeypatch.syspath_prepend(folder / "installed")
+    says = ["step 'reinforce': reinforce.vllm.mode: server needs a GPU", "hardware.device is cpu", "ratchet[vllm]"]
+    refuse(override("", "reinforce.vllm.mode=server", says=says), folder, capsys)
+
+
 def test_the_project_itself_is_fine(folder: Path, capsys: Any) -> None:
     """Only what each case changes is wrong: the untouched project comes as far as the flow, which cannot begin here."""
     assert main(RUN) == 1

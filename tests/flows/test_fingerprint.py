@@ -138,6 +138,13 @@ def test_what_cannot_does_not(fingerprint, step, key, value):
     assert fingerprint(step, {key: value}) == fingerprint(step)
 
 
+def test_4_bits_count_for_what_trains_and_for_nothing_else(fingerprint):
+    pytest.importorskip("bitsandbytes")
+    in_4bit = {"hardware.load_in_4bit": True}
+    assert fingerprint("sft", in_4bit) != fingerprint("sft")
+    assert fingerprint("evaluate", in_4bit) == fingerprint("evaluate"), "it scores what ships: full precision"
+
+
 READS = {"sft": "rows.csv", "reinforce": "rows.csv mine form.json", "evaluate": "rows.csv"}
 EDITS = {
     "rows.csv": lambda file: file.write_text(ROWS + "What is 1 + 1?,2\n"),

@@ -17,7 +17,8 @@ from conf.sections import LoraConfig, ReinforceConfig
 from rewards.scoring import RewardSet
 from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef, StageContext
-from stages.grpo import OnPolicyTrainer, by_group
+from stages.groups import by_group
+from stages.grpo import OnPolicyTrainer
 from stages.hardware import prepare
 from stages.identity import model_directory, resolve_model
 from stages.models import load_tokenizer

@@ -58,3 +58,15 @@ def test_values_and_gradient_are_those_of_a_plain_log_softmax(
 )
 def test_families_say_how_they_scale(config: PretrainedConfig, factor: float, cap: Any) -> None:
     assert LogitScale.of(config, 0.5) == LogitScale(factor, cap, 0.5)
+
+
+def test_autocast_rounds_no_statistic() -> None:
+    """In 16 bits the trainer computes under autocast."""
+    hidden, weight = torch.randn(3, 4), torch.randn(11, 4)
+    rows, tokens = torch.arange(3), torch.tensor([2, 10, 0])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = TokenLogProbs.apply(hidden, weight, rows, tokens, SCALES[0], tuple(STATISTICS))
+    half = torch.nn.functional.linear(hidden.bfloat16(), weight.bfloat16()).float()
+    expected = [each(half, half.log_softmax(-1)) for each in STATISTICS.values()]
+    for one, other in zip(found[1:], expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -32,6 +32,17 @@ VALUES = [
     ),
     override("no accelerate config", "hardware.accelerate_config=no.yaml", says=["no.yaml", "cannot be read: No such"]),
     override("open quote", "name='mine", says=["name='mine: cannot be read as KEY=VALUE; close every quote"]),
+    override("vLLM's name", "reinforce.vllm.gpu_memory=1", says=["reinforce.vllm.gpu_memory: unknown key; did you"]),
+    override("twice said", "reinforce.vllm.temperature=1", says=["vllm.temperature: is reinforce.temperature"]),
+    override(
+        "vLLM of no mode", "reinforce.vllm.server_port=1", says=["reinforce.vllm.server_port: is of mode: server"]
+    ),
+    override(
+        "vLLM in 4 bits",
+        "reinforce.vllm.mode=colocate",
+        "hardware.load_in_4bit=true",
+        says=["pipeline.reinforce: reinforce.vllm.mode goes without hardware.load_in_4bit"],
+    ),
     override("no such group member", "model=gpt", says=["model: there is no 'model/gpt'; available: ", "tiny"]),
     command("no such experiment", "run", "experiment=mein", says=["no 'experiment/mein'; available: ", "mine"]),
     command("no such --config-dir", "run", "--config-dir", "none", says=["--config-dir: there is no directory none"]),
