@@ -7,11 +7,12 @@ from typing import Any
 
 
 def interrupted(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The interrupted runs that no later run of the same configuration has taken up, in the order given."""
+    """The interrupted runs of this machine that no later run of the same configuration has taken up, in order."""
     return [
         record
         for number, record in enumerate(records)
         if record["state"] == "interrupted"
+        and not record.get("imported")
         and not any(later.get("config") == record.get("config") for later in records[number + 1 :])
     ]
 

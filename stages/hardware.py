@@ -3,11 +3,13 @@
 Determinism is promised on a CPU, per machine type and thread count; elsewhere it is asked for as far as it goes.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import random
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from conf.errors import UserError
@@ -74,6 +76,20 @@ def check_device(hardware: Hardware) -> None:
         )
 
 
+def memory() -> int:
+    """Of the host, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def device_memory(hardware: Hardware) -> int | None:
+    """Of the device that computes, in bytes: of the smallest GPU there is, or of the host; None where it is unknown."""
+    if hardware.device != "cuda":
+        return memory()  # Apple's GPUs share the host's
+    with _nvml() as nvml:
+        sizes = [_memory(nvml, index) for index in range(_count(nvml))] if nvml else []
+    return min(sizes, default=None)
+
+
 def _cores() -> int:
     """CPU cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -82,20 +98,26 @@ def _cores() -> int:
 
 
 def _cuda_capability() -> int | None:
-    """Smallest major compute capability of the GPUs there are; None when torch could use none of them.
-
-    Asks NVML, which unlike the CUDA driver leaves no state behind that a forked process would trip over.
-    """
+    """Smallest major compute capability of the GPUs there are; None when torch could use none of them."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not _torch_has_cuda():
         return None
+    with _nvml() as nvml:
+        found = [_capability(nvml, index) for index in range(_count(nvml))] if nvml else []
+    return min(found, default=None)
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[ctypes.CDLL | None]:
+    """NVML, or None. Unlike the CUDA driver it leaves no state behind that a forked process would trip over."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return None
-    if nvml.nvmlInit_v2() != 0:
-        return None
+        nvml = None
+    if nvml is None or nvml.nvmlInit_v2() != 0:
+        yield None
+        return
     try:
-        return min((_capability(nvml, index) for index in range(_count(nvml))), default=None)
+        yield nvml
     finally:
         nvml.nvmlShutdown()
 
@@ -110,6 +132,19 @@ def _capability(nvml: ctypes.CDLL, index: int) -> int:
     nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
     nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
     return major.value
+
+
+class _MemoryInfo(ctypes.Structure):
+    """What `nvmlDeviceGetMemoryInfo` fills in, in bytes."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def _memory(nvml: ctypes.CDLL, index: int) -> int:
+    device, found = ctypes.c_void_p(), _MemoryInfo()
+    nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
+    nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(found))
+    return int(found.total)
 
 
 def _torch_has_cuda() -> bool:
