@@ -7,7 +7,7 @@ same command does the rest.
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -90,7 +90,7 @@ class _Refused(Exception):
 
 
 @contextmanager
-def _draft(root: Path) -> Any:
+def _draft(root: Path) -> Iterator[Path]:
     """A directory of our own in the store; those that a killed import left are removed."""
     for left in root.glob(f".{_DRAFT}.*"):
         shutil.rmtree(left, ignore_errors=True)

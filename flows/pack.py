@@ -48,7 +48,7 @@ def pack(workspace: Workspace, record: Mapping[str, Any] | None) -> Bundle:
     """
     rows, results = plan_results(workspace)
     portable = make_portable(workspace, results)
-    redaction = Redaction({workspace.runs_dir: RUNS, workspace.base_dir: "."})
+    redaction = Redaction({**portable.origins, workspace.runs_dir: RUNS, workspace.base_dir: "."})
     planned = {row["step"]: row["store"] for row in rows if row["state"] == "cached"}
     wanted = [*planned.values(), *(_finished(workspace, record) if record else ()), *(e.id for e in portable.entries)]
     entries, notices = _entries(workspace, dict.fromkeys(wanted), portable, redaction)

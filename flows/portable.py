@@ -48,6 +48,7 @@ class Portable:
     Attributes:
         values: The configuration.
         files: Where local files go: place in the bundle to path.
+        origins: The files and folders that the configuration named, and their places.
         entries: Entries of the store that the pipeline's edges name.
         programs: Programs that have to be on the other machine's PATH.
         variables: Names of environment variables that it has to have.
@@ -57,6 +58,7 @@ class Portable:
 
     values: dict[str, Any]
     files: dict[str, Path] = field(default_factory=dict)
+    origins: dict[Path, str] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     programs: set[str] = field(default_factory=set)
     variables: set[str] = field(default_factory=set)
@@ -248,6 +250,7 @@ class _Maker:
             number += 1
             place = PurePosixPath(FILES, str(number), path.name)
         self._made.files |= {str(target): file for target, file in _targets(place, path, files)}
+        self._made.origins[path.absolute()] = str(place)
         return str(place)
 
     def _add(self, place: str, path: Path) -> None:

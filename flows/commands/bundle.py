@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[RunConfig, Mapping[str, Any] | None]]:
     """The configuration that was asked for, by overrides or by the name of a run; a run in the directory it ran in."""
     words = arguments.overrides
-    if len(words) > 1 or "=" in words[0] or words[0][0] in "~+":
+    if len(words) > 1 or "=" in words[0] or words[0].startswith(("~", "+")):
         yield compose_run(words, arguments.config_dir), None
         return
     runs_dir = Path(arguments.runs_dir).absolute()
