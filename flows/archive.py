@@ -59,7 +59,7 @@ def write_archive(path: Path, facts: Mapping[str, Any], members: Mapping[str, Me
         facts: What else the manifest says, as plain JSON.
         members: Files by their relative path.
     """
-    listed = {
+    listed: dict[str, dict[str, Any]] = {
         name: {"sha256": members[name].sha256, "size": members[name].size, "executable": members[name].executable}
         for name in sorted(members)
     }

@@ -183,7 +183,7 @@ class _Found:
 
     def _read_record(self) -> dict[str, Any]:
         paths = list((self._runs / "pipelines").glob("*/*"))
-        record = Entry(paths[0].parent).saved("pipeline.json") if len(paths) == 1 else None
+        record: dict[str, Any] | None = Entry(paths[0].parent).saved("pipeline.json") if len(paths) == 1 else None
         if record is None or not record.keys() >= _RECORD_KEYS or record["id"] != paths[0].parent.name:
             raise _Refused("it has no record of a run")
         steps = record["steps"]

@@ -153,30 +153,45 @@ def layer_activations(shape: ModelShape, hardware: Hardware, lora: LoraConfig, b
 
     With h hidden, f intermediate, q = heads x head_dim, in elements:
 
-    - normalisations: their inputs (h each, in float32), and what comes out as the input of the adapters after it;
-    - attention: queries q; keys and values, repeated for all query heads, of the block a token is in and of all before
-      it; the result twice (q each: as computed, and put together); the mask of the block;
-    - gated feed-forward: gate, its activation, up, and their product as the input of the adapter (f each);
-    - an adapter saves its input and its r intermediate values. In float32 several adapters save one and the same input;
-      under autocast to 16 bits each saves a copy of its own. A frozen linear layer saves nothing.
+    - normalisations: their inputs, h each, in float32;
+    - attention: queries and its result (q each), keys and values (see `_keys_values`), the mask of the block;
+    - gated feed-forward: gate, its activation, and what goes up (f each);
+    - adapters: their inputs and r intermediate values. In float32 adapters of one input save it once, and that of the
+      output projection saves the result of attention, where that is not put together from blocks; under autocast to
+      16 bits each saves a copy of its own. A frozen linear layer saves nothing.
     """
     size = BYTES[hardware.dtype]
     queries = shape.heads * shape.head_dim
     adapted = list(shape.adapted(lora.target_modules))
-    inputs = sum(inputs for inputs, _ in adapted)
+    inputs = sum(wide for wide, _ in adapted)
+    attention = 2 * queries + _keys_values(shape, hardware, batch)
     if size == 4:
         inputs = min(inputs, 2 * shape.hidden + queries + shape.intermediate)
+        attention -= 0 if batch.tree else queries
     if lora.dropout:
-        inputs += sum(wide for wide, _ in adapted)
-    seen = _seen(hardware, batch)
-    repeated = 2 * queries * (seen / min(batch.tokens, BLOCKS[hardware.device]) if batch.tree else 1)
-    elements = 3 * queries + repeated + 3 * shape.intermediate + inputs + lora.r * len(adapted)
-    return int(size * elements + 4 * shape.norms * shape.hidden + 4 * (seen + shape.heads))
+        inputs = sum(wide for wide, _ in adapted)
+    elements = attention + _seen(hardware, batch) + 3 * shape.intermediate + inputs + lora.r * len(adapted)
+    mask = 4 if hardware.device == "cpu" else 1  # bytes that say whether dropout has kept an element
+    return int(size * elements + 4 * shape.norms * shape.hidden + (mask * inputs if lora.dropout else 0))
 
 
-def _seen(hardware: Hardware, batch: Batch) -> int:
-    """Keys that the nodes of a block attend to at most; of a padded batch, the keys of a sequence."""
-    return min(batch.tokens, BLOCKS[hardware.device] + batch.longest) if batch.tree else batch.longest
+def _keys_values(shape: ModelShape, hardware: Hardware, batch: Batch) -> float:
+    """Elements per token: where query heads share keys and values, these are repeated, over a tree for every block."""
+    if not 1 < shape.key_heads < shape.heads:  # a single one is repeated without a copy
+        return 2 * shape.key_heads * shape.head_dim
+    nodes = min(batch.tokens, BLOCKS[hardware.device])
+    return 2 * shape.heads * shape.head_dim * (_seen(hardware, batch) / nodes if batch.tree else 1)
+
+
+def _seen(hardware: Hardware, batch: Batch) -> float:
+    """Keys that a block attends to: its own, and those before it in the sequence, anywhere in which it begins.
+
+    Where completions are trained on, that is mostly behind their prompt. In a padded batch, the keys of a sequence.
+    """
+    if not batch.tree:
+        return batch.longest
+    before = batch.longest if batch.completions else batch.longest / 2
+    return min(batch.tokens, BLOCKS[hardware.device] + before)
 
 
 def _logits(shape: ModelShape, size: int, batch: Batch) -> int:

@@ -118,8 +118,8 @@ def model_shape(ref: ModelRef) -> ModelShape | None:
 
 def _known(hidden: int, intermediate: int, layers: int, heads: tuple[int, int, int], **other: Any) -> ModelShape:
     query, key, size = heads
-    sizes = {"hidden": hidden, "intermediate": intermediate, "layers": layers}
-    return ModelShape(**sizes, heads=query, key_heads=key, head_dim=size, **other)
+    other |= {"heads": query, "key_heads": key, "head_dim": size}
+    return ModelShape(hidden=hidden, intermediate=intermediate, layers=layers, **other)
 
 
 _SMOLLM, _QWEN, _LARGE_QWEN, _LLAMA, _GEMMA = 49152, 151936, 152064, 128256, 262144

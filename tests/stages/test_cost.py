@@ -121,7 +121,7 @@ def lora_model(shape: ModelShape, lora: LoraConfig, dtype: torch.dtype) -> Any:
     return peft.get_peft_model(model, new_adapter(lora)).train()
 
 
-SHAPE = ModelShape(hidden=192, intermediate=512, layers=4, heads=3, key_heads=1, head_dim=64, vocabulary=300)
+SHAPE = ModelShape(hidden=192, intermediate=512, layers=4, heads=6, key_heads=2, head_dim=32, vocabulary=300)
 """SmolLM2 in small: the same proportions."""
 
 
@@ -149,7 +149,7 @@ def test_activations_are_what_torch_keeps(tree: bool, dtype: str, dropout: float
     hardware = Hardware(device="cpu", dtype=dtype, threads=1)
     batch = Batch(tokens=tokens, longest=longest, predicted=tokens, tree=tree)
     expected = SHAPE.layers * tokens * layer_activations(SHAPE, hardware, lora, batch)
-    assert expected == pytest.approx(sum(kept.values()), rel=0.15)
+    assert expected == pytest.approx(sum(kept.values()), rel=0.05)
 
 
 def test_a_batch_of_reinforce_shares_its_prompts_on_a_cpu_and_is_padded_on_a_gpu_where_that_is_faster() -> None:
