@@ -155,6 +155,19 @@ def _out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="new directory for the folded model")
 
 
+def _bundle(parser: argparse.ArgumentParser) -> None:
+    text = "a pipeline run, latest, or Hydra overrides, e.g. experiment=demo"
+    parser.add_argument("overrides", nargs="+", metavar="RUN|KEY=VALUE", help=text)
+    parser.add_argument("--out", required=True, metavar="FILE", help="the bundle, NAME.tar.zst")
+    _config_dir(parser)
+
+
+def _import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("archive", metavar="FILE", help="a bundle")
+    text = "do not import it, but unpack it into a new directory, to run its pipeline there"
+    parser.add_argument("--unpack", metavar="DIR", help=text)
+
+
 def _reason(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", required=True, metavar="TEXT", help="why; it is kept with who and when")
 
@@ -187,5 +200,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "compare": ("put runs side by side, scored on the same suites", (_several_models, _suites, _runs_dir, _json)),
     "promote": ("make a run's model the champion, whatever its gate said", (_run, _anchor, *_PERSON)),
     "rollback": ("make the previous champion the champion again", _PERSON),
+    "bundle": ("pack a pipeline into one file for another machine", (_bundle, _runs_dir, _json)),
+    "import": ("take back what was computed from a bundle elsewhere, checked", (_import, _runs_dir, _json)),
     "export": ("write the folded model for plain transformers", (_run, _out, _runs_dir)),
 }

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from conf.errors import UserError
 from stages.contract import Hardware
-from stages.hardware import cores, visible_gpus
+from stages import gpus
+from stages.hardware import cores
 
 DIRECTORY = "RATCHET_LEASES_DIR"
 """Environment variable that names another place for the files; only who uses the same one waits for each other."""
@@ -43,7 +44,7 @@ def lease(hardware: Hardware, holder: str, on_wait: OnWait, processes: int = 1) 
     Raises:
         UserError: The leases cannot be written.
     """
-    if hardware.device == "cuda" and (gpus := _ours or visible_gpus()):
+    if hardware.device == "cuda" and (gpus := _ours or gpus.visible()):
         with _hold("gpu", list(gpus.values()), processes, holder, on_wait) as held:
             _ours.update((entry, gpu) for entry, gpu in gpus.items() if gpu in held)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(_ours)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def interrupted(records: Sequence[Mapping[str, Any]], same: str = "config") -> list[Mapping[str, Any]]:
-    """The interrupted runs that no later one of the same configuration has taken up, in the order given.
+    """The interrupted runs of this machine that no later one of the same configuration has taken up, in their order.
 
     Args:
         records: Of pipeline runs; or of sweeps, which are the same with the same `command`.
@@ -17,6 +17,7 @@ def interrupted(records: Sequence[Mapping[str, Any]], same: str = "config") -> l
         record
         for number, record in enumerate(records)
         if record["state"] == "interrupted"
+        and not record.get("imported")
         and not any(later.get(same) == record.get(same) for later in records[number + 1 :])
     ]
 

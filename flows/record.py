@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import conf
 from conf.loader import dump
 from conf.run import RunConfig
 from flows.liveness import hold
@@ -151,11 +152,17 @@ def end_steps(steps: Mapping[str, Any], state: str) -> None:
         step["state"] = ended.get(step["state"], step["state"])
 
 
-def git_commit() -> str | None:
-    """The commit of the current directory (`-dirty` with changes), or None outside a repository."""
+def ratchet_commit() -> str | None:
+    """The commit of Ratchet's own source, or None where it was installed without a repository."""
+    source = Path(conf.__file__).parents[1]
+    return git_commit(source) if (source / ".git").exists() else None
+
+
+def git_commit(folder: Path | None = None) -> str | None:
+    """The commit of a directory, or of the current one (`-dirty` with changes), or None outside a repository."""
     try:
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

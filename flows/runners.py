@@ -7,7 +7,8 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
 from conf.sweep import OrchestrationConfig, Runner
 from flows.cell import prepare_worker
 from stages.contract import Hardware
-from stages.hardware import cores, visible_gpus
+from stages import gpus
+from stages.hardware import cores
 
 
 def make_runner(config: OrchestrationConfig, workers: int) -> TaskRunner[Any]:
@@ -21,5 +22,5 @@ def workers(config: OrchestrationConfig, hardware: Hardware) -> int:
     if config.max_workers is not None:
         return config.max_workers
     if hardware.device == "cuda":
-        return max(1, len(visible_gpus()))
+        return max(1, len(gpus.visible()))
     return max(1, len(cores()) // hardware.threads)

@@ -32,8 +32,11 @@ class PreparedRows:
         Raises:
             UserError: The source cannot be read or used; names file, row and column.
         """
-        folder = self._store / f"data-{digest(self.source_id(source))}"
-        return prepare_once(self._config.data[source], self._held_out(source), folder, self._base_dir)
+        return prepare_once(self._config.data[source], self._held_out(source), self.folder(source), self._base_dir)
+
+    def folder(self, source: str) -> Path:
+        """Where the prepared rows of a data source are, or will be."""
+        return self._store / f"data-{digest(self.source_id(source))}"
 
     def source_id(self, source: str) -> dict[str, Any]:
         """What determines the rows of a data source."""

@@ -36,7 +36,7 @@ def reward_files(name: str, config: RewardConfig, folder: Path | None = None) ->
         ConfigError: A file or folder does not exist; names the reward.
     """
     found = {}
-    for setting, path in _origins(config, folder).items():
+    for setting, path in reward_origins(config, folder).items():
         if not path.exists():
             raise ConfigError(f"reward {name!r}: there is no {path}")
         root = path if path.is_dir() else path.parent
@@ -47,7 +47,7 @@ def reward_files(name: str, config: RewardConfig, folder: Path | None = None) ->
 def reward_settings(config: RewardConfig, folder: Path | None = None) -> dict[str, Any]:
     """A reward's settings without its paths: what lies there counts (`reward_files`), and not where it lies."""
     settings: dict[str, Any] = dump(config)
-    for setting in {name.split(".")[0] for name in _origins(config, folder)}:
+    for setting in {name.split(".")[0] for name in reward_origins(config, folder)}:
         if setting == "command":
             settings[setting][0] = Path(settings[setting][0]).name
         elif setting != "function":  # the name of a module is no path
@@ -63,8 +63,11 @@ def reward_libraries(configs: Mapping[str, RewardConfig]) -> list[str]:
     return sorted({_LIBRARIES[config.type] for config in configs.values() if config.type in _LIBRARIES})
 
 
-def _origins(config: RewardConfig, folder: Path | None) -> dict[str, Path]:
-    """The files and folders a reward's settings name, by setting (`files.<name>` for each of several)."""
+def reward_origins(config: RewardConfig, folder: Path | None) -> dict[str, Path]:
+    """The files and folders a reward's settings name, by setting (`files.<name>` for each of several).
+
+    `function` is the file of a module; it is not there where the module is no Python file.
+    """
     if isinstance(config, CustomConfig) and config.function:
         return _module_file(config.module_and_name()[0])
     named: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from peft import PeftModel
 from conf.errors import UserError
 from stages.cache import file_sha256, write_atomically
 from stages.contract import FOLD_VERSION, Adapter, ModelRef
+from stages.identity import is_local
 
 LINEAGE_FORMAT = 1
 WEIGHTS_FILE, CONFIG_FILE, LINEAGE_FILE = "adapter_model.safetensors", "adapter_config.json", "lineage.json"
@@ -67,19 +68,26 @@ def save_adapter(
         shutil.rmtree(directory / name)
     (directory / "README.md").unlink(missing_ok=True)
     config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
-    loadable = start.config.id if not start.adapters else f"ratchet-folded:{start.identity}"
-    config["base_model_name_or_path"] = loadable
+    config["base_model_name_or_path"] = _base_name(start)
     write_atomically(directory / CONFIG_FILE, _canonical(config))
     write_atomically(directory / LINEAGE_FILE, json.dumps(lineage(start), indent=2) + "\n")
     shutil.copymode(directory / LINEAGE_FILE, directory / WEIGHTS_FILE)  # Written for its owner only.
     return read_adapter(directory)
 
 
+def _base_name(start: ModelRef) -> str:
+    """What peft is to load; nothing for folded weights, nor for a directory, whose path means nothing elsewhere."""
+    if start.adapters:
+        return f"ratchet-folded:{start.identity}"
+    return f"ratchet-base:{start.sha256}" if is_local(start.config.id) else start.config.id
+
+
 def lineage(start: ModelRef) -> dict[str, Any]:
-    """What an adapter trained on `start` belongs on, as plain JSON."""
+    """What an adapter trained on `start` belongs on, as plain JSON; of a directory only its name."""
+    name = Path(start.config.id).name if is_local(start.config.id) else start.config.id
     return {
         "format": LINEAGE_FORMAT,
-        "base": {"id": start.config.id, "revision": start.revision, "sha256": start.sha256},
+        "base": {"id": name, "revision": start.revision, "sha256": start.sha256},
         "adapters": [adapter.sha256 for adapter in start.adapters],
         "dtype": start.dtype,
         "fold_version": FOLD_VERSION,

@@ -38,9 +38,18 @@ def prepare_data(config: DataConfig, held_out: float, out_dir: Path, base_dir: P
     Raises:
         UserError: The source or its mapping is wrong, or a part would be empty.
     """
-    parts = split_rows(map_rows(read_source(config, base_dir), config), held_out, config.source)
+    parts = split_rows(read_rows_of(config, base_dir), held_out, config.source)
     out_dir.mkdir(parents=True, exist_ok=True)
     return {part.name: write_rows(out_dir / f"{part.name}.jsonl", rows) for part, rows in parts.items()}
+
+
+def read_rows_of(config: DataConfig, base_dir: Path) -> list[Row]:
+    """All rows of a source, mapped, in its order.
+
+    Raises:
+        UserError: The source or its mapping is wrong.
+    """
+    return map_rows(read_source(config, base_dir), config)
 
 
 def prepare_once(config: DataConfig, held_out: float, folder: Path, base_dir: Path) -> dict[str, Path]:

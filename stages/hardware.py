@@ -3,7 +3,6 @@
 Determinism is promised on a CPU, per machine type and thread count; elsewhere it is asked for as far as it goes.
 """
 
-import ctypes
 import importlib.util
 import os
 import random
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from conf.errors import UserError
 from conf.schema import Device, Dtype, HardwareConfig
+from stages import gpus
 from stages.accelerate_config import read_accelerate_config
 from stages.contract import Hardware
 
@@ -27,7 +27,7 @@ def resolve_hardware(config: HardwareConfig, folder: Path = Path()) -> Hardware:
     Raises:
         UserError: The config file of accelerate cannot be used.
     """
-    capability = _cuda_capability()
+    capability = gpus.capability()
     device = config.device
     if device is Device.auto:
         device = Device.cuda if capability else Device.cpu
@@ -113,82 +113,20 @@ def check_device(hardware: Hardware) -> None:
         )
 
 
+def memory() -> int:
+    """Of the host, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def device_memory(hardware: Hardware) -> int | None:
+    """Of the device that computes, in bytes: of the smallest GPU there is, or of the host; None where it is unknown."""
+    if hardware.device != "cuda":
+        return memory()  # Apple's GPUs share the host's
+    return gpus.smallest_memory()
+
+
 def cores() -> list[int]:
     """The numbers of the CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-def visible_gpus() -> dict[str, str]:
-    """The GPUs that CUDA shows this process: as CUDA_VISIBLE_DEVICES names them, with what names each on this host.
-
-    Asks NVML, and so does not make the process use any. None where NVML does not answer. Numbers are taken to be in
-    NVML's order, which is CUDA's own where all GPUs are alike.
-    """
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return {}
-    if nvml.nvmlInit_v2() != 0:
-        return {}
-    try:
-        found = [_uuid(nvml, index) for index in range(_count(nvml))]
-    finally:
-        nvml.nvmlShutdown()
-    entries = [str(index) for index in range(len(found))] if chosen is None else chosen.split(",")
-    return {entry: name for entry in map(str.strip, entries) if (name := _named(entry, found))}
-
-
-def _named(entry: str, gpus: list[str]) -> str:
-    """What an entry of CUDA_VISIBLE_DEVICES stands for: a number, the beginning of a GPU's name, or a part of a GPU."""
-    if entry.isdigit():
-        return gpus[int(entry)] if int(entry) < len(gpus) else ""
-    return next((gpu for gpu in gpus if entry and gpu.startswith(entry)), entry.replace("/", "-"))
-
-
-def _cuda_capability() -> int | None:
-    """Smallest major compute capability of the GPUs there are; None when torch could use none of them.
-
-    Asks NVML, which unlike the CUDA driver leaves no state behind that a forked process would trip over.
-    """
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not _torch_has_cuda():
-        return None
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    if nvml.nvmlInit_v2() != 0:
-        return None
-    try:
-        return min((_capability(nvml, index) for index in range(_count(nvml))), default=None)
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _count(nvml: ctypes.CDLL) -> int:
-    count = ctypes.c_uint()
-    return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
-
-
-def _uuid(nvml: ctypes.CDLL, index: int) -> str:
-    device, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
-    nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
-    nvml.nvmlDeviceGetUUID(device, text, ctypes.c_uint(len(text)))
-    return text.value.decode()
-
-
-def _capability(nvml: ctypes.CDLL, index: int) -> int:
-    device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-    nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
-    nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
-    return major.value
-
-
-def _torch_has_cuda() -> bool:
-    """Whether the installed torch is a CUDA build, told by its libraries: importing it would take seconds."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return False
-    return any((Path(spec.origin).parent / "lib").glob("*torch_cuda*"))

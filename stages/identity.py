@@ -5,6 +5,7 @@ Light (no torch), because `plan` names every model of a pipeline in this way.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from conf.errors import UserError
@@ -110,9 +111,17 @@ def directory_identity(directory: Path) -> str:
             f"model.id: {directory} has no tokenizer (looked for {', '.join(_TOKENIZERS)}); copy its files there"
         )
     _check_weights(directory)
-    names = sorted({path.name for pattern in _IDENTITY_FILES for path in directory.glob(pattern)})
-    digests = [(name, cached_sha256(directory / name)) for name in names]
+    digests = [(path.name, cached_sha256(path)) for path in _matching(directory, _IDENTITY_FILES)]
     return hashlib.sha256(json.dumps(["directory", digests]).encode()).hexdigest()
+
+
+def model_files(directory: Path) -> list[Path]:
+    """The files of a local model that are loaded or count for its identity, sorted."""
+    return _matching(directory, (*_IDENTITY_FILES, *_TOKENIZERS))
+
+
+def _matching(directory: Path, patterns: Sequence[str]) -> list[Path]:
+    return sorted({path for pattern in patterns for path in directory.glob(pattern)})
 
 
 def _check_weights(directory: Path) -> None:

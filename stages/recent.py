@@ -5,12 +5,12 @@ the memory there is, a copy is kept aside; whoever asks gets a copy of that, so 
 """
 
 import copy
-import os
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from stages.contract import Hardware, ModelRef
+from stages.hardware import memory
 
 SHARE = 16
 """A model may take this part of the machine's memory, and no more, to be remembered."""
@@ -38,8 +38,3 @@ def recall(ref: ModelRef, hardware: Hardware) -> Kept | None:
 def forget() -> None:
     """Let go of what is kept."""
     _latest.clear()
-
-
-def memory() -> int:
-    """Of the machine, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

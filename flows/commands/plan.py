@@ -7,6 +7,7 @@ from typing import Any
 
 from flows.changes import changes
 from flows.compose import compose_run
+from flows.memory_plan import memory_lines, memory_plan
 from flows.references import pipeline_records
 from flows.store import Entry
 from flows.workspace import StepInputs, Workspace
@@ -17,16 +18,23 @@ from stages.table import table
 def main(arguments: argparse.Namespace) -> int:
     """Print the plan; returns the exit code."""
     workspace = Workspace(compose_run(arguments.overrides, arguments.config_dir))
-    rows = plan_rows(workspace)
+    rows, results = plan_results(workspace)
+    estimates = memory_plan(workspace, results)
     if arguments.json:
-        print(json.dumps(rows))
+        memory = {name: each.as_json() for name, each in estimates.items()}
+        print(json.dumps([{**row, "memory": memory.get(row["step"])} for row in rows]))
     else:
-        print("\n".join([table([_shown(row) for row in rows]), *_meanings(rows)]))
+        print("\n".join([table([_shown(row) for row in rows]), *_meanings(rows), *memory_lines(estimates, workspace)]))
     return 0
 
 
 def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
     """One row per step, in the order in which they would run; `changes` says why one has to."""
+    return plan_results(workspace)[0]
+
+
+def plan_results(workspace: Workspace) -> tuple[list[dict[str, Any]], dict[str, StageResult]]:
+    """The rows of the plan, and by step the results that are there already."""
     results: dict[str, StageResult] = {}
     pipeline = workspace.config.sections.name
     records = [record for record in pipeline_records(workspace.runs_dir) if record.get("name") == pipeline]
@@ -51,7 +59,7 @@ def plan_rows(workspace: Workspace) -> list[dict[str, Any]]:
                 "aliases": workspace.models.aliases.meanings(step.model_edges),
             }
         )
-    return rows
+    return rows, results
 
 
 def _meanings(rows: Sequence[Mapping[str, Any]]) -> list[str]:

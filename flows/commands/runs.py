@@ -3,6 +3,7 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from flows.references import pipeline_records
 from stages.table import table
@@ -20,13 +21,17 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(record: dict[str, object]) -> dict[str, str]:
-    steps = record["steps"]
-    assert isinstance(steps, dict)
+def _row(record: dict[str, Any]) -> dict[str, str]:
     return {
         "run": str(record["id"]),
-        "state": str(record["state"]),
+        "state": str(record["state"]) + _origin(record),
         "verdict": str(record["verdict"] or ""),
         "started": str(record["started"])[:19].replace("T", " "),
-        "steps": " ".join(f"{name}:{step['state']}" for name, step in steps.items()),
+        "steps": " ".join(f"{name}:{step['state']}" for name, step in record["steps"].items()),
     }
+
+
+def _origin(record: dict[str, Any]) -> str:
+    """Where a run was made, when not here."""
+    imported = record.get("imported")
+    return f", imported from {imported['host']}" if imported else ""

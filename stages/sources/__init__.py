@@ -17,7 +17,16 @@ from stages.sources.gym import gym_identity, read_gym
 from stages.sources.hub import HUB_ID, read_hub, resolve_revision
 from stages.sources.record import Record
 
-__all__ = ["Record", "read_source", "source_identity"]
+__all__ = [
+    "GYM_PREFIX",
+    "PREFIX",
+    "Record",
+    "read_source",
+    "resolve_revision",
+    "source_file",
+    "source_files",
+    "source_identity",
+]
 
 
 def read_source(config: DataConfig, base_dir: Path) -> list[Record]:
@@ -34,7 +43,7 @@ def read_source(config: DataConfig, base_dir: Path) -> list[Record]:
         rows = read_function(config.source, config.args, base_dir)
     elif config.source.startswith(GYM_PREFIX):
         rows = read_gym(config.source, config.args)
-    elif (path := _file(config.source, base_dir)) is not None:
+    elif (path := source_file(config.source, base_dir)) is not None:
         rows = read_file(path, config.source)
     else:
         rows = read_hub(config)
@@ -58,13 +67,17 @@ def source_identity(config: DataConfig, base_dir: Path) -> list[Any]:
         return [config.source, *hashes, config.args]
     if config.source.startswith(GYM_PREFIX):
         return gym_identity(config.source, config.args)
-    if (path := _file(config.source, base_dir)) is not None:
+    if (path := source_file(config.source, base_dir)) is not None:
         return [path.suffix.lower(), _sha256(path, config.source)]
     return [config.source, config.name, config.split, resolve_revision(config)]
 
 
-def _file(source: str, base_dir: Path) -> Path | None:
-    """The path of a source that is a file, None for one that can only be a hub id."""
+def source_file(source: str, base_dir: Path) -> Path | None:
+    """The path of a source that is a file, None for one that can only be a hub id.
+
+    Raises:
+        UserError: It is neither.
+    """
     path = base_dir / Path(source).expanduser()
     if path.suffix.lower() in READERS and not path.is_dir():
         return path

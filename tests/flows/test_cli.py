@@ -12,7 +12,7 @@ from flows.cli import main
 from flows.score_report import histogram, report
 
 COMMANDS = ["run", "plan", "audit", "probe", "preview", "score", "runs", "status", "cancel", "progress", "generate"]
-COMMANDS += ["evaluate", "compare", "export", "promote", "rollback"]
+COMMANDS += ["evaluate", "compare", "export", "promote", "rollback", "bundle", "import"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

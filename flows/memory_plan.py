@@ -1,0 +1,124 @@
+"""What `ratchet plan` says of memory: the estimate of `stages.cost` for every step that trains, against its device."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conf.errors import UserError
+from conf.sections import ReinforceConfig, TrainingConfig
+from conf.steps import STAGES, Step
+from flows.workspace import Workspace
+from stages.contract import StageResult
+from stages.cost import Memory, step_memory
+from stages.cost_batches import Count, Lengths, counter, longest_rows, micro_batch
+from stages.data import read_rows_of
+from stages.disk import size_text
+from stages.hardware import device_memory
+from stages.identity import present_directory
+from stages.rows import Row, read_rows
+from stages.shapes import ModelShape, model_shape
+from stages.sources import PREFIX, source_file
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """The estimate for one step.
+
+    Attributes:
+        step: Its name.
+        memory: What it needs.
+        device: Bytes its device has; None where that is unknown.
+        known: Whether its rows could be looked at, or are taken to be as long as may be.
+    """
+
+    step: str
+    memory: Memory
+    device: int | None
+    known: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has as much; of an unknown one, nothing is said."""
+        return self.device is None or self.memory.peak <= self.device
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        sizes = {"peak": self.memory.peak, "device": self.device, "parts": self.memory.parts()}
+        return {**sizes, "fits": self.fits, "rows_known": self.known}
+
+
+def memory_plan(workspace: Workspace, results: Mapping[str, StageResult]) -> dict[str, StepMemory]:
+    """The estimates of the steps that train, by name; none for a model whose shape is not known."""
+    shape = model_shape(workspace.models.base)
+    if shape is None:
+        return {}
+    count = counter(present_directory(workspace.models.base))
+    steps = {name: step for name, step in workspace.config.steps.items() if STAGES[step.stage].trains}
+    return {name: _estimate(workspace, name, shape, count, results) for name in steps}
+
+
+def memory_lines(estimates: Mapping[str, StepMemory], workspace: Workspace) -> list[str]:
+    """The estimates as a person reads them, and a warning for each step that cannot fit."""
+    if not estimates:
+        return []
+    needs = [
+        f"{name} {'' if each.known else 'up to '}{size_text(each.memory.peak)}" for name, each in estimates.items()
+    ]
+    device = next(iter(estimates.values())).device
+    has = f"; {workspace.hardware.device} has {size_text(device)}" if device else ""
+    lines = [f"memory, estimated: {', '.join(needs)}{has}"]
+    for name, each in estimates.items():
+        if not each.fits:
+            lines.append(_warning(name, each, workspace.config.settings[name], workspace.config.steps[name].stage))
+    return lines
+
+
+def _warning(name: str, each: StepMemory, settings: TrainingConfig, stage: str) -> str:
+    shorter = "max_new_tokens" if isinstance(settings, ReinforceConfig) else "max_length"
+    choices = [f"a smaller {stage}.batch_size (with more grad_accum)", f"a smaller {stage}.{shorter}"]
+    if not settings.gradient_checkpointing:
+        choices.append(f"{stage}.gradient_checkpointing=true")
+    parts = sorted(each.memory.parts().items(), key=lambda part: -part[1])[:2]
+    most = " and ".join(f"{part} {size_text(size)}" for part, size in parts)
+    return (
+        f"warning: {name} does not fit into memory (most of it: {most}); try {', '.join(choices)}, or a smaller model"
+    )
+
+
+def _estimate(
+    workspace: Workspace, name: str, shape: ModelShape, count: Count, results: Mapping[str, StageResult]
+) -> StepMemory:
+    settings: TrainingConfig = workspace.config.settings[name]
+    lengths = _lengths(workspace, workspace.config.steps[name], settings, count, results)
+    batch = micro_batch(settings, workspace.hardware, lengths)
+    memory = step_memory(shape, workspace.hardware, settings, batch)
+    return StepMemory(name, memory, device_memory(workspace.hardware), bool(lengths))
+
+
+def _lengths(
+    workspace: Workspace, step: Step, settings: TrainingConfig, count: Count, results: Mapping[str, StageResult]
+) -> list[Lengths]:
+    """The longest rows of a step; of one whose rows another step has yet to make, with replies of its longest."""
+    if step.data_step is None:
+        return longest_rows(_rows(workspace, str(step.data)), settings.batch_size, count)
+    if step.data_step in results:
+        made = read_rows(results[step.data_step].artifacts["train"])
+        return longest_rows(made, settings.batch_size, count)
+    source = workspace.config.steps[step.data_step]
+    reply: int = workspace.config.settings[step.data_step].max_new_tokens
+    rows = longest_rows(_rows(workspace, str(source.data)), settings.batch_size, count) if source.data else []
+    return [Lengths(row.prompt, (reply + 1, reply + 1)) for row in rows]
+
+
+def _rows(workspace: Workspace, source: str) -> Sequence[Row]:
+    """The rows of a source: as prepared before, or read again where no hub has to be asked; none if unusable."""
+    prepared = workspace.suites.folder(source) / "train.jsonl"
+    config = workspace.config.data[source]
+    try:
+        if prepared.is_file():
+            return read_rows(prepared)
+        if config.source.startswith(PREFIX) or source_file(config.source, workspace.base_dir) is not None:
+            return read_rows_of(config, workspace.base_dir)
+    except (UserError, ValueError, TypeError):  # a run says what is wrong
+        return []
+    return []
