@@ -103,4 +103,4 @@ class Deployed:
 
 
 def _path(deployment_id: str) -> Path:
-    return PREFECT_HOME.value() / "ratchet" / "deployments" / f"{deployment_id}.json"
+    return Path(PREFECT_HOME.value()) / "ratchet" / "deployments" / f"{deployment_id}.json"

@@ -14,6 +14,7 @@ One that crashes before it begins stays as it is, too: what the worker cannot ev
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Literal
 from uuid import UUID
 
 from prefect.client.schemas import State
@@ -34,10 +35,13 @@ _NOT_BEGUN = timedelta(minutes=10)
 _LONGEST_RUN = timedelta(days=30)
 
 _CRASHED = ChangeFlowRunState(
-    state=StateType.CRASHED, message="No sign of life: the process, its worker or the machine is gone."
+    state=StateType.CRASHED,
+    name="Crashed",
+    message="No sign of life: the process, its worker or the machine is gone.",
+    force=False,
 )
 _RESUME = ChangeFlowRunState(
-    state=StateType.SCHEDULED, name=RESUMING, message="Goes on after a crash, from what is in the store."
+    state=StateType.SCHEDULED, name=RESUMING, message="Goes on after a crash, from what is in the store.", force=False
 )
 
 
@@ -76,7 +80,11 @@ def resumptions(states: Iterable[State]) -> int:
 
 
 def _trigger(
-    deployment_id: UUID, posture: Posture, after: Iterable[str], expect: Iterable[str], within: timedelta
+    deployment_id: UUID,
+    posture: Literal[Posture.Reactive, Posture.Proactive],
+    after: Iterable[str],
+    expect: Iterable[str],
+    within: timedelta,
 ) -> EventTrigger:
     """An event that is seen (or, proactively, none that is seen) within some time after another one, run by run."""
     return EventTrigger(

@@ -123,6 +123,7 @@ def deploy(request: Request, pool: str | None, job_variables: Mapping[str, Any])
     made = RunnerDeployment.from_flow(scheduled, **settings, job_variables=variables, work_pool_name=pool or POOL)
     made.storage = LocalStorage(str(Path.cwd()))
     deployment_id = made.apply(work_pool_name=pool or POOL)
+    assert isinstance(deployment_id, UUID)  # and not a coroutine: nothing here is asynchronous
     request.remember(deployment_id)
     return next(each for each in deployments() if each["id"] == str(deployment_id))
 

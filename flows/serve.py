@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from uuid import UUID
 
 from prefect.runner import Runner
 
@@ -25,7 +26,9 @@ def serve(request: Request) -> None:
     """
     settings = request.settings()
     runner = Runner(name=request.name, heartbeat_seconds=HEARTBEAT_SECONDS, limit=None)
-    request.remember(runner.add_flow(scheduled, **settings))
+    deployment_id = runner.add_flow(scheduled, **settings)
+    assert isinstance(deployment_id, UUID)  # and not a coroutine: nothing is asynchronous yet
+    request.remember(deployment_id)
     with suppress(asyncio.CancelledError):
         asyncio.run(_until_asked(runner))
 
