@@ -181,6 +181,23 @@ def _registry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: as for a run)")
 
 
+def _schedule(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--cron", metavar="CRON", help='when, e.g. "0 2 * * *": minute, hour, day, month, day of week')
+    what.add_argument("--list", action="store_true", help="show what is deployed")
+    what.add_argument("--remove", metavar="NAME", help="end a schedule; what its runs left stays")
+    parser.add_argument("--timezone", default="UTC", metavar="ZONE", help="of the schedule (default: %(default)s)")
+    parser.add_argument("--name", help="of the deployment (default: the configuration's name)")
+    overlap = "what a run does that is due while the one before it goes on (default: %(default)s)"
+    parser.add_argument("--on-overlap", choices=("wait", "skip"), default="wait", help=overlap)
+    retries = "how often in a row a run that crashed goes on (default: %(default)s)"
+    parser.add_argument("--retries", type=int, default=3, metavar="N", help=retries)
+    parser.add_argument("--pool", metavar="NAME", help="work pool (default: ratchet, made when it is not there)")
+    variable = "of the pool's jobs, e.g. env.CUDA_VISIBLE_DEVICES=0; may be repeated"
+    parser.add_argument("--job-variable", metavar="KEY=VALUE", action="append", default=[], help=variable)
+    parser.add_argument("--serve", action="store_true", help="keep the schedule and run it here, until Ctrl-C")
+
+
 _PERSON = (_reason, _registry, _runs_dir, _json)
 """Options of what a person does with the registry."""
 
@@ -191,6 +208,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Options, ...]]] = {
     "preview": ("show rows as the model will see them", (_overrides, _preview)),
     "audit": ("score policies that do not do the job by a pipeline's rewards, with no model", (_overrides, _json)),
     "score": ("apply rewards to a file of completions, with no model", (_score, _json)),
+    "deploy": ("run a pipeline on a schedule", (_overrides, _schedule, _json)),
     "status": ("show what runs now, and what was interrupted", (_runs_dir, _json)),
     "cancel": ("ask a run to keep what it has done and end", (_pipeline_run, _wait, _runs_dir)),
     "runs": ("list the runs of pipelines", (_runs_dir, _json)),

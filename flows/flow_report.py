@@ -117,6 +117,8 @@ def _tell(client: SyncPrefectClient, record: Mapping[str, Any]) -> None:
         flow_run: FlowRun = client.read_flow_run(record["prefect_run"])
     except ObjectNotFound:  # a server that has lost its database has nothing to be corrected
         return
+    if not _is_about(record, flow_run):
+        return
     for task_run in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id]))):
         step = record.get("steps", {}).get(task_run.name)
         if step and step["state"] in _STATES and not _is_final(task_run):
@@ -125,6 +127,12 @@ def _tell(client: SyncPrefectClient, record: Mapping[str, Any]) -> None:
         state = _state(record["state"], record["ended"])
         state.name = VERDICTS.get(record.get("verdict"), state.name)
         client.set_flow_run_state(flow_run.id, state, force=True)
+
+
+def _is_about(record: Mapping[str, Any], flow_run: FlowRun) -> bool:
+    """Whether a record tells of what the server has as running or ended; a deployment's run may have begun again."""
+    waits = flow_run.state is not None and (flow_run.state.is_scheduled() or flow_run.state.is_pending())
+    return not waits and record.get("prefect_attempt") in (None, flow_run.run_count)
 
 
 def _is_final(run: FlowRun | TaskRun) -> bool:

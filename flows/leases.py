@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from conf.errors import UserError
-from stages.contract import Hardware
 from stages import gpus
+from stages.contract import Hardware
 from stages.hardware import cores
 
 DIRECTORY = "RATCHET_LEASES_DIR"
@@ -32,27 +32,26 @@ OnWait = Callable[[str], None]
 
 
 @contextmanager
-def lease(hardware: Hardware, holder: str, on_wait: OnWait, processes: int = 1) -> Iterator[None]:
+def lease(hardware: Hardware, holder: str, on_wait: OnWait) -> Iterator[None]:
     """Hold what a step computes on. On a GPU, this process sees only the leased ones from then on.
 
     Args:
-        hardware: The step's device and threads.
+        hardware: The step's device, processes and threads; of what it wants, never more than there is is taken.
         holder: Who holds it; shown to those who wait.
         on_wait: Told whom we wait for.
-        processes: How many the step has, each of which needs as much; never more than there is are taken.
 
     Raises:
         UserError: The leases cannot be written.
     """
-    if hardware.device == "cuda" and (gpus := _ours or gpus.visible()):
-        with _hold("gpu", list(gpus.values()), processes, holder, on_wait) as held:
-            _ours.update((entry, gpu) for entry, gpu in gpus.items() if gpu in held)
+    if hardware.device == "cuda" and (visible := _ours or gpus.visible()):
+        with _hold("gpu", list(visible.values()), hardware.num_processes, holder, on_wait) as held:
+            _ours.update((entry, gpu) for entry, gpu in visible.items() if gpu in held)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(_ours)
             yield
         return
     names, count = [hardware.device], 1
     if hardware.device == "cpu":
-        names, count = [f"core-{core}" for core in cores()], hardware.threads * processes
+        names, count = [f"core-{core}" for core in cores()], hardware.threads
     with _hold(hardware.device, names, count, holder, on_wait):
         yield
 

@@ -60,6 +60,11 @@ def posttrain(
     run = open_run(config, overrides, command, run_id, checked, sweep)
     if on_open:
         on_open(run)
+    return carry_out(run)
+
+
+def carry_out(run: PipelineRun) -> "dict[str, Any] | State[Any]":
+    """Do the steps of a run that is open, and close it; returns and raises what `posttrain` does."""
     try:
         with run.stop.signals():
             run.mirror.start()
@@ -113,7 +118,9 @@ def open_run(
     console = Console()
     record = Record(parsed, workspace.runs_dir, overrides, command, run_id)
     stop = StopRequest(console.say, record.folder, *([Path(sweep["folder"])] if sweep else []))
-    record.begin(prefect_run=flow_run.get_id(), prefect_url=users_server(), sweep=sweep)
+    record.begin(
+        prefect_run=flow_run.get_id(), prefect_attempt=flow_run.get_run_count(), prefect_url=users_server(), sweep=sweep
+    )
     try:
         tracker = Tracker(parsed.sections.tracking, workspace.runs_dir, console.say)
     except BaseException as error:

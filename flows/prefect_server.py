@@ -9,15 +9,28 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, PREFECT_HOME, temporary_settings
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    PREFECT_HOME,
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+    get_current_settings,
+    temporary_settings,
+)
 
 from conf.errors import UserError
 from flows.liveness import hold, is_alive
+
+_APPLICATION = "prefect.server.api.server:create_app"
+_USUAL_PORT = 4200
 
 
 def start_server() -> None:
@@ -72,6 +85,67 @@ def users_server() -> str | None:
     return None if url == os.environ.get(_TEMPORARY) else url
 
 
+@contextlib.contextmanager
+def whole_server() -> Iterator[None]:
+    """A server that also keeps schedules, which a temporary one does not; it ends with the context.
+
+    It is the user's where he has one. Otherwise it has the same database as the temporary ones, listens on this machine
+    alone (at Prefect's usual port, if that is free), and Ctrl-C in the terminal does not reach it.
+
+    Raises:
+        UserError: The user's does not answer.
+    """
+    if PREFECT_API_URL.value():
+        _ask_for_a_sign_of_life()
+        yield
+        return
+    servers = PREFECT_HOME.value() / "ratchet"
+    servers.mkdir(parents=True, exist_ok=True)
+    port = _free_port()
+    with FileLock(servers / ".lock"):
+        end_orphans(servers)
+        options = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "--factory", _APPLICATION, *options],
+            env={**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        ours = servers / f"{socket.gethostname()}-{process.pid}"
+        ours.mkdir(exist_ok=True)
+        hold(ours)
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+            _wait_for(process)
+    try:
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+            yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _free_port() -> int:
+    """Prefect's usual port, or another one when something listens there."""
+    for port in (_USUAL_PORT, 0):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind(("127.0.0.1", port))
+            return int(free.getsockname()[1])
+    raise UserError("127.0.0.1: has no free port for Prefect's server")
+
+
+def _wait_for(process: "subprocess.Popen[bytes]") -> None:
+    """Until a server that was started answers; its first start migrates the database."""
+    deadline = time.monotonic() + PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(UserError):
+            _ask_for_a_sign_of_life()
+            return
+        time.sleep(0.2)
+    process.terminate()
+    raise UserError("Prefect's server does not start; `prefect server start` shows why")
+
+
 def server_name() -> str:
     """The server, for people to read."""
     url = users_server()
@@ -113,4 +187,4 @@ def is_server(pid: int) -> bool:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return b"prefect.server.api.server:create_app" in command
+    return _APPLICATION.encode() in command

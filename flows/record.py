@@ -68,6 +68,7 @@ class Record:
             "git_commit": git_commit(),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},
             "prefect_run": None,
+            "prefect_attempt": None,
             "prefect_url": None,
             "prefect_told": False,
             "mlflow_run": None,

@@ -6,8 +6,8 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
 
 from conf.sweep import OrchestrationConfig, Runner
 from flows.cell import prepare_worker
-from stages.contract import Hardware
 from stages import gpus
+from stages.contract import Hardware
 from stages.hardware import cores
 
 

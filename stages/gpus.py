@@ -1,4 +1,4 @@
-"""The host's GPUs as NVML tells of them: unlike CUDA it leaves no state behind that a forked process would trip over."""
+"""The host's GPUs, as NVML tells of them: unlike CUDA it leaves no state that a forked process would trip over."""
 
 import contextlib
 import importlib.util

@@ -18,6 +18,9 @@ ELSEWHERE = {
     "make test": "this is it",
     "ratchet run experiment=qa": "tests/test_demo.py",
     "ratchet run experiment=ship": "tests/test_planted.py",
+    "prefect server start": "tests/flows/test_schedule.py",
+    "export PREFECT_API_URL=http://127.0.0.1:4200/api": "tests/flows/test_schedule.py",
+    "prefect worker start --pool ratchet": "tests/flows/test_schedule.py",
 }
 """Commands of the README that are run elsewhere, and where."""
 

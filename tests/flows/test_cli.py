@@ -12,7 +12,7 @@ from flows.cli import main
 from flows.score_report import histogram, report
 
 COMMANDS = ["run", "plan", "audit", "probe", "preview", "score", "runs", "status", "cancel", "progress", "generate"]
-COMMANDS += ["evaluate", "compare", "export", "promote", "rollback", "bundle", "import"]
+COMMANDS += ["evaluate", "compare", "export", "promote", "rollback", "bundle", "import", "deploy"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -34,6 +34,7 @@ HEAVY = ("torch", "transformers", "prefect", "mlflow", "datasets", "trl", "peft"
         ["run", "experiment=smoke", "reinforce.betta=1"],
         ["plan", "experiment=smoke"],
         ["audit", "experiment=smoke"],
+        ["deploy", "experiment=smoke", "--cron", "0 2 * * *", "reinforce.betta=1"],
     ],
     ids=" ".join,
 )

@@ -158,6 +158,28 @@ def test_the_flow_run_of_a_run_that_died_does_not_stay_running(prefect_server, t
     assert pipeline_records(tmp_path)[0]["prefect_told"]
 
 
+@pytest.mark.parametrize(("state", "attempt"), [("Running", 2), ("Scheduled", 1), ("Pending", 1)])
+def test_an_attempt_that_died_says_nothing_of_the_next_one(state, attempt, prefect_server, tmp_path):
+    """A run of a deployment is the same flow run again: it waits for its next attempt, or that one runs already."""
+    from prefect import flow, states
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL
+
+    def never_called() -> None: ...
+
+    with get_client(sync_client=True) as client:
+        flow_run = client.create_flow_run(flow(never_called), state=states.Running())
+        for name in ("Crashed", state):
+            client.set_flow_run_state(flow_run.id, getattr(states, name)(), force=True)
+        assert client.read_flow_run(flow_run.id).run_count == attempt
+    record = Record(compose_run(SFT[1:]), tmp_path, [])
+    record.begin(prefect_run=str(flow_run.id), prefect_attempt=1, prefect_url=PREFECT_API_URL.value())
+    record.release()
+    catch_up(tmp_path)
+    assert prefect_states(record.values) == [state]
+    assert pipeline_records(tmp_path)[0]["prefect_told"]
+
+
 def test_no_prefect_server_is_one_clear_line_soon(runs_dir, capsys):
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
