@@ -35,7 +35,7 @@ def candidate_step(config: RunConfig) -> str | None:
         starts = [step.start for step in config.steps.values() if step.stage == stage and step.start in config.steps]
         if starts:
             return starts[-1]
-    return next((name for name in reversed(config.steps) if STAGES[config.steps[name].stage].trains), None)
+    return next((name for name in reversed(list(config.steps)) if STAGES[config.steps[name].stage].trains), None)
 
 
 def select_config(config: RunConfig) -> RunConfig | None:
