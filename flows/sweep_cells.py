@@ -10,7 +10,7 @@ from conf.loader import dump
 from conf.run import RunConfig, load_run
 from flows.commands.run import checked, command_line
 from flows.compose import load_checked, to_plain
-from flows.select_scores import candidate_step, check_select
+from flows.select_scores import candidate_step
 from flows.store import Entry
 from flows.workspace import Workspace
 from stages.contract import StageResult
@@ -88,7 +88,6 @@ def open_cell(number: int, composed: Any, overrides: Sequence[str], fixed: Colle
         whole = load_checked(to_plain(composed), overrides)
         config = without_final_gates(whole)
         checked(config)
-        check_select(config)
         if whole.sections.sweep.ship_winner:
             checked(with_gate(whole))
     except UserError as error:
