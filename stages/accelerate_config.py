@@ -5,8 +5,8 @@ started by Ratchet (see `flows.ranks`), so the same is done here. How many there
 rate and clipping are said by Ratchet's own keys; a file that says otherwise is refused.
 """
 
-import importlib.util
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,8 @@ _PRECISION = {"no": "float32", "false": "float32", "bf16": "bfloat16", "fp16": "
 """Number types by accelerate's name; YAML reads a bare `no` as false."""
 
 _LAUNCH = (
-    "compute_environment", "debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity", "machine_rank",
-    "main_process_ip", "main_process_port", "main_training_function", "mixed_precision", "num_machines",
+    "compute_environment", "debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity", "gpu_ids",
+    "machine_rank", "main_process_ip", "main_process_port", "main_training_function", "mixed_precision", "num_machines",
     "num_processes", "rdzv_backend", "same_network", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "use_cpu",
 )  # fmt: skip
 """Keys about how processes are started: Ratchet does that, so they are compared with its own or of no effect."""
@@ -50,6 +50,7 @@ _DEEPSPEED = {
     "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
     "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
     "deepspeed_multinode_launcher": None,  # there is one node
+    "gradient_accumulation_steps": None,
 }
 """Settings that are passed on, and the variables in which accelerate looks for them."""
 
@@ -129,6 +130,8 @@ def _check_launch(path: Path, values: Mapping[str, Any], hardware: "Hardware") -
         raise _wrong(path, f"mixed_precision: {precision}, but hardware.dtype is {hardware.dtype}; make them agree")
     if values.get("num_machines", 1) != 1:
         raise _wrong(path, "num_machines: a stage trains on one machine; set it to 1")
+    if values.get("gpu_ids", "all") != "all":
+        raise _wrong(path, "gpu_ids: must be all; choose GPUs by the environment variable CUDA_VISIBLE_DEVICES")
     if values.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
         raise _wrong(path, "compute_environment: only LOCAL_MACHINE is known")
 
@@ -136,9 +139,11 @@ def _check_launch(path: Path, values: Mapping[str, Any], hardware: "Hardware") -
 def _check_section(path: Path, kind: str, settings: Mapping[str, Any]) -> None:
     if kind == "FSDP" and settings.get("fsdp_version") != 2:
         raise _wrong(path, "fsdp_config.fsdp_version: must be 2: version 1 hides the adapter in flat parameters")
+    if settings.get("gradient_accumulation_steps", "auto") not in (1, "auto"):
+        raise _wrong(path, "deepspeed_config.gradient_accumulation_steps: must be auto; use grad_accum of the stage")
     if settings.get("zero_stage") == 3 and not settings.get("zero3_save_16bit_model"):
         raise _wrong(path, "deepspeed_config.zero3_save_16bit_model: must be true: the adapter is gathered that way")
-    if kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
+    if kind == "DEEPSPEED" and find_spec("deepspeed") is None:
         raise _wrong(path, "distributed_type: DEEPSPEED needs the package deepspeed: pip install deepspeed")
 
 

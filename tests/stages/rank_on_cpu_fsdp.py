@@ -1,4 +1,4 @@
-"""A rank for which accelerate takes FSDP on a CPU as well, where it has only DDP: so that FSDP can be tried without GPUs."""
+"""A rank for which accelerate has FSDP on a CPU as well, where it knows only DDP: to try it without GPUs."""
 
 import os
 import sys

@@ -24,7 +24,7 @@ SHIPPED = Path(trl.__file__).parent / "accelerate_configs"
 @pytest.fixture(autouse=True)
 def deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the package were there; nothing of it is called."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("stages.accelerate_config.find_spec", lambda name: name)
 
 
 def write(folder: Path, **values: Any) -> Path:
@@ -58,6 +58,7 @@ def accelerate_environment(path: Path) -> dict[str, str]:
     arguments: argparse.Namespace = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
     arguments, *_ = _validate_launch_command(arguments)
     if arguments.use_deepspeed:
+        arguments.deepspeed_fields_from_accelerate_config = ""  # of use beside a config file of DeepSpeed's own
         return dict(prepare_deepspeed_cmd_env(arguments)[1])
     return dict(prepare_multi_gpu_env(arguments))
 
@@ -78,7 +79,8 @@ WRONG: list[tuple[dict[str, Any], Hardware, str]] = [
     (fsdp(mixed_precision="fp16"), GPUS, "mixed_precision: fp16, but hardware.dtype is bfloat16"),
     (fsdp(mixed_precision=False), GPUS, "mixed_precision: False, but hardware.dtype is bfloat16"),
     (fsdp(num_machines=2), GPUS, "num_machines: a stage trains on one machine"),
-    (fsdp(gpu_ids="0,1"), GPUS, "gpu_ids: is not understood; take it out"),
+    (fsdp(gpu_ids="0,1"), GPUS, "gpu_ids: must be all; choose GPUs by"),
+    (fsdp(fp8_config={}), GPUS, "fp8_config: is not understood; .*take it out"),
     (fsdp(fsdp_config={}), GPUS, "fsdp_config.fsdp_version: must be 2"),
     (fsdp(fsdp_config={"fsdp_versio": 2}), GPUS, "fsdp_versio: is not passed on; did you mean 'fsdp_version'"),
     (
@@ -86,15 +88,20 @@ WRONG: list[tuple[dict[str, Any], Hardware, str]] = [
         GPUS,
         "zero3_save_16bit_model: must be true",
     ),
+    (
+        {"distributed_type": "DEEPSPEED", "deepspeed_config": {"gradient_accumulation_steps": 4}},
+        GPUS,
+        "gradient_accumulation_steps: must be auto; use grad_accum",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("values", "hardware", "says"), WRONG)
+@pytest.mark.parametrize(("values", "ours", "says"), WRONG)
 def test_what_contradicts_or_is_not_understood_is_refused(
-    values: dict[str, Any], hardware: Hardware, says: str, tmp_path: Path
+    values: dict[str, Any], ours: Hardware, says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^hardware\.accelerate_config: .*config\.yaml: .*{says}"):
-        read_accelerate_config(write(tmp_path, **values), hardware)
+        read_accelerate_config(write(tmp_path, **values), ours)
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +110,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match=r"bad\.yaml: cannot be read as YAML"):
         read_accelerate_config(tmp_path / "bad.yaml", GPUS)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("stages.accelerate_config.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs the package deepspeed: pip install deepspeed"):
         read_accelerate_config(SHIPPED / "zero2.yaml", GPUS)
 

@@ -69,7 +69,7 @@ def test_any_other_field_is_passed_on(context: Any) -> None:
         ({"packing": True}, "sft.trainer.packing: is set by Ratchet and cannot be changed"),
         ({"adam_beta3": 0.9}, "sft.trainer.adam_beta3: unknown key; did you mean 'adam_beta"),
         ({"adam_beta2": "high"}, "sft.trainer.adam_beta2: expected float, got 'high'"),
-        ({"accelerator_config": 3}, "sft.trainer.accelerator_config: expected dict or str or null, got 3"),
+        ({"lr_scheduler_kwargs": 3}, "sft.trainer.lr_scheduler_kwargs: expected dict or str or null, got 3"),
         ({"debug": "bogus"}, "sft.trainer: bogus is not a valid DebugOption"),
     ],
 )
