@@ -218,6 +218,9 @@ def check_trainers(steps: Sequence[PlannedStep], hardware: Hardware) -> None:
 
 def _arguments(stage: str) -> Any:
     """What makes the arguments of a stage's TRL trainer; importing it is what loads TRL."""
+    from stages.quiet import quiet
+
+    quiet()
     if stage == "sft":
         from stages.sft import sft_arguments
 

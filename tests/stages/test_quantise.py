@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from conf.errors import UserError
 from conf.rewards import load_rewards
@@ -22,6 +22,7 @@ from stages.export import export
 from stages.fold import load_folded
 from stages.grpo import OnPolicyTrainer
 from stages.hardware import check_4bit, prepare
+from stages.identity import model_directory
 from stages.models import load_base, load_tokenizer
 from stages.preference import run_preference
 from stages.quantise import load_start, quantise
@@ -76,6 +77,21 @@ def test_linear_layers_are_quantised_and_nothing_else(tiny: ModelRef, in_4bit: H
         else:
             torch.testing.assert_close(found, weight, rtol=0, atol=0, msg=name)
     assert type(quantised.get_output_embeddings()) is torch.nn.Linear
+
+
+@torch.no_grad()
+def test_it_answers_like_the_model_that_transformers_loads_in_4_bits(tiny: ModelRef, in_4bit: Hardware) -> None:
+    settings = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+    theirs = AutoModelForCausalLM.from_pretrained(
+        model_directory(tiny),
+        dtype=torch.float32,
+        quantization_config=BitsAndBytesConfig(**settings, bnb_4bit_compute_dtype=torch.float32),
+    )
+    for layer in theirs.modules():
+        if isinstance(layer, bitsandbytes.nn.Linear4bit):
+            layer.support_avx512bf16_for_cpu = False
+    ids = torch.tensor([REPEATED])
+    torch.testing.assert_close(load_start(tiny, in_4bit)(ids).logits, theirs(ids).logits, rtol=0, atol=0)
 
 
 def test_the_same_seed_makes_the_same_adapter_in_4_bits(context: Any, in_4bit: Hardware, hardware: Hardware) -> None:
@@ -240,7 +256,7 @@ def test_a_chain_on_the_real_model(context: Any, smollm2: ModelRef, tmp_path: Pa
         logits, gap = receipt["logits"], receipt["quantisation"]
         print(json.dumps({"logits": logits, "quantisation": gap}))
         assert logits["folded_vs_adapter"] <= logits["allowed"]
-        assert 0 < gap["quantised_vs_folded"]["mean"] < 1.5
+        assert 0 < gap["quantised_vs_folded"]["mean"] < gap["quantised_vs_folded"]["largest"]
     assert first.metrics["loss"] < 0.8 * context.logged[0]["loss"]
     recent.forget()
     assert load_folded(result.model, replace(hardware, load_in_4bit=False)).receipt
