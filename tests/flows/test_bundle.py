@@ -24,6 +24,7 @@ from flows.bundle_texts import experiment_text
 from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run, compose_values
+from flows.fingerprint import digest
 from flows.store import Entry, Store
 from flows.workspace import Workspace
 from tests.flows.standins import OVERRIDES, REWARD, Project
@@ -298,6 +299,32 @@ def without_its_start(manifest: dict[str, Any], members: dict[str, Member]) -> N
         del members[path]
 
 
+def remade(stage: str, **changed: Any) -> Change:
+    """An entry of which all hashes are right again: its inputs or its result are other ones."""
+
+    def change(manifest: dict[str, Any], members: dict[str, Member]) -> None:
+        id_ = next(id_ for id_ in manifest["entries"] if id_.startswith(stage))
+        inputs, result = (
+            json.loads(members[f"runs/store/{id_}/{name}"].content) for name in ("inputs.json", "result.json")
+        )
+        inputs |= changed.get("inputs", {})
+        members[f"runs/store/{id_}/inputs.json"] = saved = Member(json.dumps(inputs).encode())
+        result |= changed.get("result", {})
+        result["files"] |= {"inputs.json": saved.sha256}
+        del result["digest"]
+        members[f"runs/store/{id_}/result.json"] = Member(json.dumps({**result, "digest": digest(result)}).encode())
+        new = f"{stage}-{digest(inputs)}"
+        manifest["entries"] = [new if each == id_ else each for each in manifest["entries"]]
+        for path in [path for path in members if f"/{id_}/" in path]:
+            members[path.replace(id_, new)] = members.pop(path)
+
+    return change
+
+
+def without_a_record(_: dict[str, Any], members: dict[str, Member]) -> None:
+    del members[next(path for path in members if path.endswith("/pipeline.json"))]
+
+
 FORGED: dict[str, tuple[Change, str]] = {
     "a changed adapter": (replaced("sft", "adapter_model.safetensors", b"weights", b"Weights"), "is damaged"),
     "a changed result": (replaced("sft", "result.json", b"0.5", b"0.6"), "result.json is damaged"),
@@ -309,6 +336,9 @@ FORGED: dict[str, tuple[Change, str]] = {
     "an entry nobody names": (added("runs/store/sft-0123456789abcdef/x"), "belongs to no entry"),
     "something among the runs": (added("runs/mlflow.db"), "belongs to no entry"),
     "an entry without its start": (without_its_start, "stands on the adapter of sft-"),
+    "another start": (remade("pairs", inputs={"models": {"start": "0" * 64}}), "its model does not follow from"),
+    "a result elsewhere": (remade("pairs", result={"artifacts": {"train": "../x"}}), "does not vouch for all"),
+    "no record": (without_a_record, "it has no record of a run"),
     "another format of the store": (said(store_format=99), "its store has format 99"),
     "no entries": (said(entries=None), "names no entries"),
     "a path as an entry": (said(entries=["../../etc"]), "names no entries"),
