@@ -35,7 +35,6 @@ class Deployed:
         config_dir: The user's own configuration, if it is not `conf` in there.
         overrides: What was deployed.
         timezone: In which the schedule is meant.
-        retries: How often in a row a run that crashed goes on.
     """
 
     id: str
@@ -44,7 +43,6 @@ class Deployed:
     config_dir: str | None
     overrides: Sequence[str]
     timezone: str
-    retries: int
 
     def asked(self, overrides: Iterable[str]) -> list[str]:
         """The overrides of a run: those that were deployed, in their order, and then what the run adds.

@@ -2,22 +2,21 @@
 
 A flow whose process dies is marked Crashed by the worker that started it. When the worker dies as well, or the whole
 machine, nobody is left to say so: Prefect then shows the run as Running for ever, and with one run at a time the
-schedule stands still. So a deployment brings three automations, which the server itself carries out:
+schedule stands still. So a deployment brings automations, which the server itself carries out:
 
 - a run that gives no sign of life for a minute and a half (its process sends one every half minute) has crashed;
-- a run that crashed after it had begun is scheduled again, and goes on from the store like any interrupted run;
+- a run that crashed is scheduled again, as often as it may, and goes on from the store like any interrupted run;
 - a run that a worker took and did not begin within ten minutes is scheduled again.
 
 A run that ends by itself (shipped, held, inconclusive, stopped, failed, cancelled) is not Crashed, and stays as it is.
-One that crashes before it begins stays as it is, too: what the worker cannot even start, it cannot start again either.
+One that crashes before it begins stays as it is, too: what a worker cannot even start, it cannot start again either.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Literal
+from types import MappingProxyType
 from uuid import UUID
 
-from prefect.client.schemas import State
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
@@ -28,11 +27,10 @@ RESUMING = "Resuming"
 HEARTBEAT_SECONDS = 30
 """From one sign of life to the next; the shortest that Prefect takes."""
 
-SILENT = timedelta(seconds=3 * HEARTBEAT_SECONDS)
-"""After so long without a sign of life a run has crashed."""
-
+_SILENT = timedelta(seconds=3 * HEARTBEAT_SECONDS)
+_SETTLED = timedelta(seconds=30)  # a worker says twice that a run has crashed, and must not say it of the next attempt
 _NOT_BEGUN = timedelta(minutes=10)
-_LONGEST_RUN = timedelta(days=30)
+_BEGUN = "prefect.run-count"  # how often the run has begun: a label of the events that tell of its states
 
 _CRASHED = ChangeFlowRunState(
     state=StateType.CRASHED,
@@ -45,14 +43,22 @@ _RESUME = ChangeFlowRunState(
 )
 
 
-def automations(deployment_id: UUID, name: str) -> list[AutomationCore]:
-    """What the server is to do when runs of a deployment die; it owns them, so that they go when it goes."""
+def automations(deployment_id: UUID, name: str, retries: int) -> list[AutomationCore]:
+    """What the server is to do when runs of a deployment die; the deployment owns it, and takes it along when it goes.
+
+    Args:
+        deployment_id: The deployment.
+        name: Its name.
+        retries: How often a run that crashed goes on.
+    """
     begun = ("Running", "Crashed", "Failed", "Cancelled", "Cancelling")
-    silent = _trigger(deployment_id, Posture.Proactive, ("heartbeat",), ("*",), SILENT)
-    # Each heartbeat says again that the run has begun: automations may be made anew while it goes on.
-    crashed = _trigger(deployment_id, Posture.Reactive, ("Running", "heartbeat"), ("Crashed",), _LONGEST_RUN)
-    not_begun = _trigger(deployment_id, Posture.Proactive, ("Pending",), begun, _NOT_BEGUN)
-    rules = {"silent": (silent, _CRASHED), "crashed": (crashed, _RESUME), "not begun": (not_begun, _RESUME)}
+    times = [str(count) for count in range(1, retries + 1)]
+    rules = {
+        "silent": (_trigger(deployment_id, "heartbeat", ("*",), _SILENT), _CRASHED),
+        "not begun": (_trigger(deployment_id, "Pending", begun, _NOT_BEGUN), _RESUME),
+    }
+    if times:
+        rules["crashed"] = (_trigger(deployment_id, "Crashed", ("*",), _SETTLED, {_BEGUN: times}), _RESUME)
     return [
         AutomationCore(
             name=f"ratchet {name}: {what}",
@@ -64,35 +70,20 @@ def automations(deployment_id: UUID, name: str) -> list[AutomationCore]:
     ]
 
 
-def resumptions(states: Iterable[State]) -> int:
-    """How often in a row a run has gone on after a crash; whatever else it came to in between begins a new row.
-
-    Args:
-        states: All states that the run was in.
-    """
-    count = 0
-    for state in sorted(states, key=lambda state: state.timestamp):
-        if state.type in (StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED):
-            count = 0
-        elif state.name == RESUMING:
-            count += 1
-    return count
-
-
 def _trigger(
     deployment_id: UUID,
-    posture: Literal[Posture.Reactive, Posture.Proactive],
-    after: Iterable[str],
+    after: str,
     expect: Iterable[str],
     within: timedelta,
+    labels: Mapping[str, list[str]] = MappingProxyType({}),
 ) -> EventTrigger:
-    """An event that is seen (or, proactively, none that is seen) within some time after another one, run by run."""
+    """None of some events is seen within some time after another one, run by run."""
     return EventTrigger(
-        match={"prefect.resource.id": "prefect.flow-run.*"},
+        match={"prefect.resource.id": "prefect.flow-run.*", **labels},
         match_related={"prefect.resource.id": f"prefect.deployment.{deployment_id}"},
         for_each={"prefect.resource.id"},
-        posture=posture,
-        after={f"prefect.flow-run.{event}" for event in after},
+        posture=Posture.Proactive,
+        after={f"prefect.flow-run.{after}"},
         expect={f"prefect.flow-run.{event}" for event in expect},
         within=within,
     )

@@ -27,7 +27,6 @@ from flows.compose import compose_run
 from flows.deployed import Deployed
 from flows.flow_report import catch_up
 from flows.posttrain import carry_out, open_run
-from flows.recovery import resumptions
 from flows.stop import Stopped
 
 
@@ -54,7 +53,6 @@ def scheduled(overrides: Sequence[str] = ()) -> "dict[str, Any] | State[Any]":
     try:
         deployed = Deployed.read(str(deployment.get_id()))
         asked = deployed.asked(overrides)
-        _check_attempts(deployed)
         config = _compose(deployed, asked)
         catch_up(checked(config).runs_dir)
         run = open_run(dump(config.sections), asked, command_line("run", asked, deployed.config_dir), checked=True)
@@ -80,21 +78,6 @@ def _compose(deployed: Deployed, overrides: Sequence[str]) -> RunConfig:
     except OSError as error:
         raise UserError(f"{deployed.directory}: the project cannot be entered ({error.strerror})") from error
     return compose_run(overrides, deployed.config_dir)
-
-
-def _check_attempts(deployed: Deployed) -> None:
-    """A run that crashes again and again must end some day.
-
-    Raises:
-        UserError: It has gone on as often as it may.
-    """
-    with get_client(sync_client=True) as client:
-        count = resumptions(client.read_flow_run_states(UUID(flow_run.get_id())))
-    if count > deployed.retries:
-        raise UserError(
-            f"crashed {count} times in a row; what it has done is kept, and `ratchet run` in {deployed.directory} "
-            "shows what becomes of it"
-        )
 
 
 def _interruption(stopped: Stopped) -> BaseException:

@@ -55,7 +55,7 @@ class Request:
         cron: When.
         timezone: In which the schedule is meant.
         on_overlap: A key of `OVERLAP`.
-        retries: How often in a row a run that crashed goes on.
+        retries: How often a run that crashed goes on.
     """
 
     name: str
@@ -102,10 +102,9 @@ class Request:
             config_dir=self.config_dir,
             overrides=list(self.overrides),
             timezone=self.timezone,
-            retries=self.retries,
         ).write()
         with get_client(sync_client=True) as client:
-            for automation in automations(deployment_id, self.name):
+            for automation in automations(deployment_id, self.name, self.retries):
                 client.create_automation(automation)
 
 

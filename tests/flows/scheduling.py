@@ -160,13 +160,21 @@ class Run:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(self.id)
 
-    def states(self) -> list[str]:
-        """The names of all its states, in order."""
+    def history(self) -> list[Any]:
+        """All its states, in order."""
         from prefect.client.orchestration import get_client
 
         with get_client(sync_client=True) as client:
-            found = client.read_flow_run_states(self.id)
-        return [str(state.name) for state in sorted(found, key=lambda state: state.timestamp)]
+            return sorted(client.read_flow_run_states(self.id), key=lambda state: state.timestamp)
+
+    def states(self) -> list[str]:
+        """Their names."""
+        return [str(state.name) for state in self.history()]
+
+    def show(self, what: str) -> None:
+        """Print them with their times, for whoever reads the test's output."""
+        lines = [f"{state.timestamp:%H:%M:%S} {state.name:24} {state.message or ''}" for state in self.history()]
+        print("\n".join([f"{what} ({self.now.name})", *lines]))
 
     def wait_for(self, name: str) -> None:
         """Until it has been in a state of that name."""

@@ -3,9 +3,7 @@
 import json
 import stat
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -104,7 +102,7 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
         f"ratchet small: {what}" for what in ("crashed", "not begun", "silent")
     ]
     kept = Deployed.read(str(found.id))
-    assert (list(kept.overrides), kept.directory, kept.retries) == (overrides, str(project), 3)
+    assert (list(kept.overrides), kept.directory, kept.timezone) == (overrides, str(project), "UTC")
     place = project / "prefect" / "ratchet" / "deployments"
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert main(["deploy", "--list"]) == 0
@@ -139,7 +137,7 @@ ASKED = [
 def test_a_run_differs_from_its_deployment_only_in_what_may_be_changed(overrides, expected):
     from flows.deployed import Deployed
 
-    settings = {"directory": "/project", "config_dir": None, "timezone": "UTC", "retries": 3}
+    settings = {"directory": "/project", "config_dir": None, "timezone": "UTC"}
     deployed = Deployed(id=str(uuid4()), name="mine", overrides=DEPLOYED, **settings)
     if isinstance(expected, str):
         with pytest.raises(ConfigError) as refused:
@@ -156,28 +154,13 @@ def test_a_machine_that_does_not_know_a_deployment_says_so(project):
         Deployed.read(str(uuid4()))
 
 
-HISTORIES = [
-    ("Scheduled Pending Running", 0),
-    ("Scheduled Pending Running Crashed Resuming Late Pending Running", 1),
-    ("Running Crashed Resuming Running Crashed Resuming Running", 2),
-    ("Running Crashed Resuming Running AwaitingRetry Running Crashed Resuming Running", 2),
-    ("Running Crashed Resuming Running Failed AwaitingRetry Running", 0),
-    ("Running Crashed Resuming Running Failed AwaitingRetry Running Crashed Resuming Running", 1),
-]
+@pytest.mark.parametrize(("retries", "times"), [(3, ["1", "2", "3"]), (1, ["1"]), (0, None)])
+def test_a_run_that_crashed_goes_on_only_so_often(retries, times):
+    from flows.recovery import automations
 
-
-@pytest.mark.parametrize(("history", "expected"), HISTORIES)
-def test_crashes_in_a_row_are_counted(history: str, expected: int) -> None:
-    from prefect import states
-
-    from flows.recovery import RESUMING, resumptions
-
-    begun = datetime.now(UTC)
-    found: list[Any] = []
-    for number, name in enumerate(history.split()):
-        make = states.Scheduled if name in (RESUMING, "Late", "AwaitingRetry") else getattr(states, name)
-        found.append(make(name=name, timestamp=begun + timedelta(minutes=number)))
-    assert resumptions(reversed(found)) == expected
+    rules = {rule.name: rule for rule in automations(uuid4(), "mine", retries)}
+    crashed = rules.get("ratchet mine: crashed")
+    assert (crashed and crashed.trigger.match["prefect.run-count"]) == times
 
 
 def test_job_variables_are_json_where_they_are_json():

@@ -92,6 +92,8 @@ def test_a_night_that_dies_with_its_worker_gives_its_place_back_and_goes_on(sche
         for run in (night, other):
             run.wait_for("Completed")
         said = worker.text()
+    night.show("killed with its worker")
+    other.show("waited")
     assert [state for state in night.states() if state in ("Crashed", "Resuming")] == ["Crashed", "Resuming"]
     assert "goes on after step" in said
     trained_once(project)
@@ -114,7 +116,10 @@ def test_a_due_run_is_skipped_and_a_process_that_is_killed_or_ended_goes_on(sche
         os.kill(pid, signal.SIGCONT)
         night.wait_for("AwaitingRetry")
         night.wait_for("Completed")
-        assert worker.text().count("goes on after step") == 2
+        said = worker.text()
+    night.show("killed, then ended by a signal")
+    other.show("skipped")
+    assert said.count("goes on after step") == 2
     assert night.states().count("Crashed") == night.states().count("Resuming") == 1
     assert [record["state"] for record in night.records(project)] == ["interrupted", "interrupted", "completed"]
     assert other.records(project) == []
@@ -135,6 +140,8 @@ def test_what_is_held_or_refused_is_not_tried_again(scheduler, project, deploy):
         assert record["config"]["sft"]["max_steps"] == 20
         refused = Run.of(deployment, overrides=["experiment=held", "runs_dir=/elsewhere"])
         refused.wait_for("Failed")
+    for run, what in ((held, "held"), (changed, "held with another setting"), (refused, "refused")):
+        run.show(what)
     assert "runs_dir: may not be changed in a run of a deployment" in refused.now.state.message
     assert re.fullmatch(r"held-\d{4}-\d\d-\d\d", held.now.name)
     for run, name in ((held, "Held"), (refused, "Failed")):
