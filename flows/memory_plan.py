@@ -1,6 +1,6 @@
 """What `ratchet plan` says of memory: the estimate of `stages.cost` for every step that trains, against its device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,7 @@ def _lengths(
     if step.data_step is None:
         return longest_rows(_rows(workspace, str(step.data)), settings.batch_size, count)
     if step.data_step in results:
-        made = read_rows(results[step.data_step].artifacts["train"])
+        made = _readable(lambda: read_rows(results[str(step.data_step)].artifacts["train"]))
         return longest_rows(made, settings.batch_size, count)
     source = workspace.config.steps[step.data_step]
     reply: int = workspace.config.settings[step.data_step].max_new_tokens
@@ -114,11 +114,16 @@ def _rows(workspace: Workspace, source: str) -> Sequence[Row]:
     """The rows of a source: as prepared before, or read again where no hub has to be asked; none if unusable."""
     prepared = workspace.suites.folder(source) / "train.jsonl"
     config = workspace.config.data[source]
-    try:
-        if prepared.is_file():
-            return read_rows(prepared)
-        if config.source.startswith(PREFIX) or source_file(config.source, workspace.base_dir) is not None:
-            return read_rows_of(config, workspace.base_dir)
-    except (UserError, ValueError, TypeError):  # a run says what is wrong
-        return []
+    if prepared.is_file():
+        return _readable(lambda: read_rows(prepared))
+    if config.source.startswith(PREFIX) or source_file(config.source, workspace.base_dir) is not None:
+        return _readable(lambda: read_rows_of(config, workspace.base_dir))
     return []
+
+
+def _readable(read: Callable[[], Sequence[Row]]) -> Sequence[Row]:
+    """Rows, or none where they cannot be read: a run says what is wrong with them."""
+    try:
+        return read()
+    except (UserError, OSError, ValueError, TypeError):
+        return []

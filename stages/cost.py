@@ -27,6 +27,15 @@ LOGITS = 2**23
 LOGIT_COPIES = 4
 """Of these, in float32: outputs, logits, log-probabilities, and one more for a statistic."""
 
+TILE = (4096, 32768)
+"""Tokens and vocabulary for which TRL's own head has logits in memory (`trl.kernels.chunked_logprob`)."""
+
+TILE_COPIES = {"forward": 5, "backward": 9}
+"""Of these, in float32, without Triton; with it there is one, in the type of the weights."""
+
+COMPARED = 12
+"""Before it trains, a model answers 8 sequences of 1.5 times the longest prompt in both ways (`shared_prefix`)."""
+
 ROOM = 64
 """Tokens for which the cache makes room at a time (`stages.sampling.ROOM`)."""
 
@@ -50,6 +59,7 @@ class Batch:
         predicted: Whose log-probabilities are asked for.
         tree: Whether the sequences are computed as one tree of prefixes, else as a padded batch.
         whole_logits: Whether the logits of all tokens are in memory at once (TRL's ORPO).
+        compared: The longest prompt with which the two ways to compute are compared; 0 where they are not.
         completions: Sampled at once, for the whole optimiser step.
         new_tokens: Of the longest completion.
         prompt: Of the longest prompt to sample from.
@@ -60,6 +70,7 @@ class Batch:
     predicted: int
     tree: bool = True
     whole_logits: bool = False
+    compared: int = 0
     completions: int = 0
     new_tokens: int = 0
     prompt: int = 0
@@ -77,6 +88,8 @@ class Memory:
         activations: Saved for the backward pass.
         logits: Of the tokens that are trained on.
         cache: Keys and values while completions are sampled, and their distributions.
+        comparison: Of the two ways to compute, before training begins.
+        fold: The folded model after training, and on a CPU its weights in the order in which they are read.
     """
 
     process: int
@@ -86,12 +99,14 @@ class Memory:
     activations: int
     logits: int
     cache: int
+    comparison: int
+    fold: int
 
     @property
     def peak(self) -> int:
-        """All that is alive at the worst moment; training and sampling take turns."""
+        """All that is alive at the worst moment: the phases of a step take turns."""
         standing = self.process + self.weights + self.copies + self.adapter
-        return standing + max(self.activations + self.logits, self.cache)
+        return standing + max(self.activations + self.logits, self.cache, self.comparison, self.fold)
 
     def parts(self) -> dict[str, int]:
         """By name."""
@@ -118,8 +133,10 @@ def step_memory(
         copies=_copies(shape, hardware, batch, weights),
         adapter=ADAPTER_BYTES * adapter_parameters(shape, settings.lora) // shards,
         activations=_activations(shape, hardware, settings, batch),
-        logits=_logits(shape, size, batch),
+        logits=_logits(shape, hardware, batch),
         cache=_cache(shape, size, batch) if batch.completions else 0,
+        comparison=_tile(shape, hardware, COMPARED * batch.compared, "forward"),
+        fold=weights * (2 if hardware.device == "cpu" and size == 4 else 1),
     )
 
 
@@ -194,12 +211,21 @@ def _seen(hardware: Hardware, batch: Batch) -> float:
     return min(batch.tokens, BLOCKS[hardware.device] + before)
 
 
-def _logits(shape: ModelShape, size: int, batch: Batch) -> int:
+def _logits(shape: ModelShape, hardware: Hardware, batch: Batch) -> int:
     """The head in parts, and per state that predicts its input and the gradient that is kept for it."""
     if batch.whole_logits:
         return 3 * 4 * batch.tokens * shape.vocabulary
+    if not batch.tree:
+        asked = batch.tokens if hardware.device == "cpu" else batch.predicted
+        return _tile(shape, hardware, asked, "backward") + 2 * 4 * asked * shape.hidden
     together = min(LOGITS, batch.predicted * shape.vocabulary)
-    return LOGIT_COPIES * 4 * together + 2 * size * batch.predicted * shape.hidden
+    return LOGIT_COPIES * 4 * together + 2 * BYTES[hardware.dtype] * batch.predicted * shape.hidden
+
+
+def _tile(shape: ModelShape, hardware: Hardware, tokens: int, way: str) -> int:
+    """What TRL's own head holds of logits at a time."""
+    logits = min(tokens, TILE[0]) * min(shape.vocabulary, TILE[1])
+    return logits * (BYTES[hardware.dtype] if hardware.device == "cuda" else 4 * TILE_COPIES[way])
 
 
 def _cache(shape: ModelShape, size: int, batch: Batch) -> int:

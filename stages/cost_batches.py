@@ -88,6 +88,7 @@ def micro_batch(settings: TrainingConfig, hardware: Hardware, rows: Sequence[Len
         tree=sum(row.prompt + sum(row.replies) for row in rows),
         longest=longest,
         predicted=sum(replies),
+        example=longest if isinstance(settings, SFTConfig) else max(row.prompt for row in rows),
         shared=getattr(settings, "method", None) is not PreferenceMethod.orpo,
     )
 
@@ -102,6 +103,7 @@ def _reinforce(settings: ReinforceConfig, hardware: Hardware, rows: Sequence[Len
         sequences=completions,
         tree=sum(prompts) + completions * new,
         longest=max(prompts) + new,
+        example=max(prompts),
         predicted=completions * new,
         completions=completions * settings.grad_accum,
         new_tokens=new,
@@ -116,13 +118,21 @@ def _batch(
     sequences: int,
     tree: int,
     longest: int,
+    example: int,
     shared: bool = True,
     **other: Any,
 ) -> Batch:
     """A tree where one is used, else a padded batch."""
     padded = sequences * longest
     used = settings.shared_prefix and shared and (hardware.device == "cpu" or tree <= WORTH_IT * padded)
-    return Batch(tokens=tree if used else padded, longest=longest, tree=used, whole_logits=not shared, **other)
+    return Batch(
+        tokens=tree if used else padded,
+        longest=longest,
+        tree=used,
+        whole_logits=not shared,
+        compared=example if settings.shared_prefix and shared else 0,
+        **other,
+    )
 
 
 def _repeated(rows: Sequence[Lengths], number: int) -> list[Lengths]:

@@ -11,6 +11,8 @@ import pytest
 import torch
 import yaml
 from transformers import AutoModelForCausalLM
+from trl.kernels import chunked_logprob
+from trl.trainer import utils
 
 import conf
 from conf.schema import ModelConfig
@@ -73,6 +75,7 @@ def test_the_constants_are_those_of_the_code() -> None:
     assert cost.ROOM == sampling.ROOM
     assert (cost.BLOCKS["cpu"], cost.BLOCKS["cuda"]) == (prefix_tree.BLOCK, prefix_tree.GPU_BLOCK)
     assert cost.SHARE == recent.SHARE
+    assert (chunked_logprob.TOKEN_CHUNK_SIZE, utils._CHUNKED_LOGPROB_CHUNK_SIZE) == cost.TILE
     assert cost_batches.WORTH_IT == shared_prefix.WORTH_IT
 
 
