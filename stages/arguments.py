@@ -42,6 +42,7 @@ GLOBAL_NAMES = {
     "fp16": "hardware.dtype",
     "use_cpu": "hardware.device",
     "report_to": "tracking.uri",
+    "trust_remote_code": "model.trust_remote_code",
     "use_vllm": "reinforce.vllm.mode",
     **{f"vllm_{field.name}": f"reinforce.vllm.{field.name}" for field in dataclasses.fields(VLLMConfig)},
 }

@@ -196,6 +196,8 @@ def grpo_arguments(cfg: ReinforceConfig, ctx: StageContext, steps: int, stop_ids
         ConfigError: `trainer` names a field that Ratchet owns, or one that `GRPOConfig` does not have.
     """
     own = {**_batches(cfg), **_sampling(cfg), **_objective(cfg), **vllm_arguments(cfg.vllm, stop_ids)}
+    start = ctx.models.get("start")  # not known before the run
+    own["trust_remote_code"] = start is not None and start.config.trust_remote_code  # vLLM loads the model, too
     return trl_arguments(trl.GRPOConfig, cfg, ctx, section="reinforce", max_steps=steps, **own)
 
 
