@@ -47,6 +47,7 @@ GLOBAL_NAMES = {
     "deepspeed": "hardware.accelerate_config",
     "ddp_backend": "hardware.device",
     "report_to": "tracking.uri",
+    "trust_remote_code": "model.trust_remote_code",
     "use_vllm": "reinforce.vllm.mode",
     **{f"vllm_{field.name}": f"reinforce.vllm.{field.name}" for field in dataclasses.fields(VLLMConfig)},
 }

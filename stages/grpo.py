@@ -205,11 +205,13 @@ def grpo_arguments(cfg: ReinforceConfig, ctx: StageContext, steps: int, stop_ids
     Raises:
         ConfigError: `trainer` names a field that Ratchet owns, or one that `GRPOConfig` does not have.
     """
+    start = ctx.models.get("start")  # not known before the run
     own = {
         **_batches(cfg, ctx.hardware.num_processes),
         **_sampling(cfg),
         **_objective(cfg),
         **vllm_arguments(cfg.vllm, stop_ids),
+        "trust_remote_code": start is not None and start.config.trust_remote_code,  # vLLM loads the model, too
     }
     return trl_arguments(trl.GRPOConfig, cfg, ctx, section="reinforce", max_steps=steps, **own)
 

@@ -145,6 +145,13 @@ def test_4_bits_count_for_what_trains_and_for_nothing_else(fingerprint):
     assert fingerprint("evaluate", in_4bit) == fingerprint("evaluate"), "it scores what ships: full precision"
 
 
+def test_vllm_counts_and_where_its_server_is_does_not(fingerprint):
+    here = {"mode": "server", "server_port": 8001}
+    elsewhere = {"mode": "server", "server_base_url": "http://gpu1:8000", "max_divergence": 1.0}
+    assert fingerprint("reinforce", {"reinforce.vllm": here}) != fingerprint("reinforce")
+    assert fingerprint("reinforce", {"reinforce.vllm": here}) == fingerprint("reinforce", {"reinforce.vllm": elsewhere})
+
+
 READS = {"sft": "rows.csv", "reinforce": "rows.csv mine form.json", "evaluate": "rows.csv"}
 EDITS = {
     "rows.csv": lambda file: file.write_text(ROWS + "What is 1 + 1?,2\n"),

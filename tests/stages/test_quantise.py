@@ -52,7 +52,7 @@ def reinforce(**settings: Any) -> ReinforceConfig:
 
 
 @pytest.fixture(
-    params=["reinforce", "dpo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain reinforce", "orpo"))]
+    params=["reinforce", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain reinforce", "dpo", "orpo"))]
 )
 def second(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Stage, dict[str, Any]]:
     """A stage to follow sft, and what its context has besides."""

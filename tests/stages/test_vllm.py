@@ -53,7 +53,7 @@ def base_weights(trainer: OnPolicyTrainer) -> dict[str, torch.Tensor]:
     return {name: layer.get_base_layer().weight.detach().clone() for name, layer in lora_layers(trainer.model)}
 
 
-@pytest.mark.parametrize("settings", [{}, {"shared_prefix": False, "resample": 1}, {"grad_accum": 2, "batch_size": 2}])
+@pytest.mark.parametrize("settings", [{}, {"shared_prefix": False, "resample": 1, "grad_accum": 2, "batch_size": 2}])
 def test_a_right_engine_trains_to_the_end(
     context: Any, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, Any]
 ) -> None:
@@ -112,7 +112,7 @@ def test_an_engine_that_does_not_tell_stops_the_stage(context: Any, monkeypatch:
         run_reinforce(config(), context("silent", rewards=LOWER_CASE))
 
 
-def test_a_higher_limit_is_taken_and_is_no_part_of_the_outcome(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_higher_limit_is_taken(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, StaleEngine)
     lenient = VLLMConfig(mode=VLLMMode.colocate, max_divergence=1e3)
     run_reinforce(config(lenient), context("lenient", rewards=LOWER_CASE))
