@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 def pins(roots: Iterable[str]) -> list[str]:
     """`name==version` of distributions and of all that they require, as far as it is installed; sorted.
 
-    A constraints file for pip. Ratchet itself is left out: it does not come from an index.
+    A constraints file for pip: a build (`+cpu`) is left to the index that has it, and Ratchet does not come from one.
     """
     found: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
@@ -21,7 +21,7 @@ def pins(roots: Iterable[str]) -> list[str]:
             continue
         seen.add((name, extra))
         try:
-            found[canonicalize_name(name)] = version(name)
+            found[canonicalize_name(name)] = version(name).partition("+")[0]
         except PackageNotFoundError:  # of another platform, or a choice that was not taken
             continue
         for needed in map(Requirement, requires(name) or []):

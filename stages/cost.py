@@ -89,7 +89,8 @@ class Memory:
         logits: Of the tokens that are trained on.
         cache: Keys and values while completions are sampled, and their distributions.
         comparison: Of the two ways to compute, before training begins.
-        fold: The folded model after training, and on a CPU its weights in the order in which they are read.
+        fold: Of the folded model after training, in the place of the trained one, what is there twice: on a CPU its
+            weights are put into the order in which they are read.
     """
 
     process: int
@@ -136,7 +137,7 @@ def step_memory(
         logits=_logits(shape, hardware, batch),
         cache=_cache(shape, size, batch) if batch.completions else 0,
         comparison=_tile(shape, hardware, COMPARED * batch.compared, "forward"),
-        fold=weights * (2 if hardware.device == "cpu" and size == 4 else 1),
+        fold=weights if hardware.device == "cpu" and size == 4 else 0,
     )
 
 

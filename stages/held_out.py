@@ -80,9 +80,10 @@ class HeldOut(TrainerCallback):  # type: ignore[misc]
             self._weights = load_file(folder / BEST_FILE)
 
     def put_back(self) -> None:
-        """Give the model the best adapter, if it is asked for."""
+        """Give the model the best adapter, if it is asked for, and let go of it: a folded one takes its place."""
         if self.best is not None:
             peft.set_peft_model_state_dict(self.model, self._weights)
+        del self.model
 
 
 def held_out_rows(config: TrainingConfig, ctx: StageContext) -> list[Row]:

@@ -4,6 +4,7 @@ A training stage tokenises its rows, builds a TRL trainer from `trl_arguments` a
 `train_and_fold`. The adapter is made by the trainer right after seeding, so equal seeds give equal adapters.
 """
 
+import gc
 import hashlib
 import json
 import math
@@ -169,7 +170,8 @@ def _release(trainer: Trainer) -> None:
     trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
     trainer.optimizer = trainer.lr_scheduler = None
     vars(trainer).pop("vllm_generation", None)
-    trainer.accelerator.free_memory()  # lets go of its own references, and collects
+    trainer.accelerator.free_memory()
+    gc.collect()  # a model whose forward pass was wrapped refers to itself
 
 
 def _fold_and_sample(

@@ -187,9 +187,9 @@ def test_the_longest_rows_are_counted_by_the_tokenizer(tiny: ModelRef) -> None:
 def test_what_saves_memory_saves_memory() -> None:
     shape, settings = KNOWN["Qwen/Qwen2.5-7B-Instruct"], SFTConfig()
     batch = micro_batch(settings, GPU, [Lengths(512, (512,))])
-    peak = step_memory(shape, GPU, settings, batch).peak
+    activations = step_memory(shape, GPU, settings, batch).activations
     saving = SFTConfig(gradient_checkpointing=True)
-    assert step_memory(shape, GPU, saving, batch).peak < peak / 3
+    assert step_memory(shape, GPU, saving, batch).activations < activations / 10
     assert step_memory(shape, GPU, saving, batch, shards=8).weights == shape.parameters * 2 // 8
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import torch
 from transformers import PreTrainedModel
 
 from conf.errors import UserError
-from conf.sections import LoraConfig, SFTConfig, TrainingConfig
-from stages.contract import ModelRef
+from conf.sections import LoraConfig, ReinforceConfig, SFTConfig, TrainingConfig
+from conf.text_rewards import NumericConfig
+from stages import training
+from stages.contract import Interrupted, ModelRef
 from stages.fold import load_folded
 from stages.generate import generate
 from stages.order import wrapped_order
 from stages.progress_rows import DivergedError
+from stages.reinforce import run_reinforce
 from stages.sft import run_sft
 from stages.training import new_adapter, planned_steps
 
@@ -52,6 +56,32 @@ def test_the_order_wraps_pass_after_pass() -> None:
     assert len(set(order[20:])) == 5
     assert order[:10] != order[10:20]
     assert order == wrapped_order(10, 25, seed=1) != wrapped_order(10, 25, seed=2)
+
+
+@pytest.mark.parametrize("stage", ["sft", "reinforce"])
+def test_the_trained_model_makes_room_for_the_folded_one(context: Any, monkeypatch: Any, stage: str) -> None:
+    trained: list[weakref.ref[PreTrainedModel]] = []
+    alive: list[Any] = []
+    train = training._train
+
+    def remember(trainer: Any, *arguments: Any) -> Any:
+        trained.append(weakref.ref(trainer.model.get_base_model()))
+        return train(trainer, *arguments)
+
+    def look(*_: Any) -> Any:
+        alive.append(trained[0]())
+        raise Interrupted
+
+    monkeypatch.setattr(training, "_train", remember)
+    monkeypatch.setattr(training, "_fold_and_sample", look)
+    rewards = {"number": NumericConfig(type="numeric")}
+    with pytest.raises(Interrupted):
+        if stage == "sft":
+            run_sft(SFTConfig(batch_size=2, max_steps=1), context("sft"))
+        else:
+            settings = ReinforceConfig(batch_size=2, max_steps=1, group_size=2, max_new_tokens=4)
+            run_reinforce(settings, context("reinforce", rewards=rewards))
+    assert alive == [None]
 
 
 def test_the_adapter_takes_every_setting() -> None:
