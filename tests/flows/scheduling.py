@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,11 @@ class Run:
         return [str(state.name) for state in self.history()]
 
     def show(self, what: str) -> None:
-        """Print them with their times, for whoever reads the test's output."""
-        lines = [f"{state.timestamp:%H:%M:%S} {state.name:24} {state.message or ''}" for state in self.history()]
-        print("\n".join([f"{what} ({self.now.name})", *lines]))
+        """Print them with their times, each once in a row, for whoever reads the test's output."""
+        print(f"{what} ({self.now.name})")
+        for name, states in groupby(self.history(), key=lambda state: state.name):
+            first = next(states)
+            print(f"  {first.timestamp:%H:%M:%S}  {name:24}{(first.message or '').partition('. ')[0]}".rstrip())
 
     def wait_for(self, name: str) -> None:
         """Until it has been in a state of that name."""
