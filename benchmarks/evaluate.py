@@ -1,9 +1,9 @@
 """Rows per second of an evaluation, against lm-evaluation-harness: `python benchmarks/evaluate.py [CONFIGURATION ...]`.
 
 Same model (SmolLM2-135M, float32), prompts, lengths and greedy decoding; one fresh process after the other (lm-eval,
-Ratchet, lm-eval, ...). lm-eval's `hf` backend is timed for its replies alone, at several batch sizes of which the best
-counts; Ratchet, at its default batch size, for replies and scores. Seconds are those of the clock and, for a machine
-that does other work too, of the processor. Needs `pip install "ratchet[lm-eval]"`.
+Ratchet, lm-eval, ...), both at the same batch sizes, of which the best counts for each. lm-eval's `hf` backend is timed
+for its replies alone, Ratchet for replies and scores. Seconds are those of the clock and, for a machine that does other
+work too, of the processor. Needs `pip install "ratchet[lm-eval]"`.
 """
 
 import argparse
@@ -23,8 +23,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-BATCH_SIZES = (8, 32, 64)
-"""What is tried for lm-eval."""
+BATCH_SIZES = (32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Watch:
         return {name: clock() - self._began[name] for name, clock in CLOCKS.items()}
 
 
-def measure(variant: str, name: str, most: int) -> dict[str, Any]:
+def measure(variant: str, name: str, batch_size: int, most: int) -> dict[str, Any]:
     """Rows per second by clock, and the replies, in this process."""
     from benchmarks.reinforce import rows
     from conf.schema import ModelConfig
@@ -71,19 +70,18 @@ def measure(variant: str, name: str, most: int) -> dict[str, Any]:
     ref = resolve_model(ModelConfig(), "float32")
     asked = list(rows(configuration.kind, min(configuration.rows, most)))
     if variant == "ratchet":
-        seconds, replies = by_ratchet(ref, hardware, asked, configuration)
+        seconds, replies = by_ratchet(ref, hardware, asked, configuration, batch_size)
     else:
-        seconds, replies = by_lm_eval(ref, asked, configuration.tokens, int(variant))
+        seconds, replies = by_lm_eval(ref, asked, configuration.tokens, batch_size)
     return {"speed": {clock: len(asked) / each for clock, each in seconds.items()}, "replies": replies}
 
 
 Measured = tuple[dict[str, float], list[str]]
 
 
-def by_ratchet(ref: Any, hardware: Any, asked: list[Any], configuration: Configuration) -> Measured:
+def by_ratchet(ref: Any, hardware: Any, asked: list[Any], configuration: Configuration, batch_size: int) -> Measured:
     """Seconds for replies and scores, and the replies."""
     from conf.rewards import load_rewards
-    from conf.sections import EvaluateConfig
     from rewards.scoring import RewardSet
     from stages.fold import load_folded
     from stages.models import load_tokenizer
@@ -92,7 +90,6 @@ def by_ratchet(ref: Any, hardware: Any, asked: list[Any], configuration: Configu
 
     file = yaml.safe_load((ROOT / f"conf/reward/{configuration.reward}.yaml").read_text())
     model, tokenizer = pack(load_folded(ref, hardware).model), load_tokenizer(ref)
-    batch_size = EvaluateConfig().batch_size
     with RewardSet(load_rewards(file)) as rewards:
         watch = Watch()
         answers = answer(
@@ -123,9 +120,9 @@ def by_lm_eval(ref: Any, asked: list[Any], tokens: int, batch_size: int) -> Meas
     return watch.seconds(), replies
 
 
-def run(variant: str, name: str, most: int) -> dict[str, Any]:
+def run(variant: str, name: str, batch_size: int, most: int) -> dict[str, Any]:
     """Measure in a fresh process."""
-    command = [sys.executable, __file__, "--rows", str(most), "--measure", variant, name]
+    command = [sys.executable, __file__, name, "--rows", str(most), "--measure", variant, str(batch_size)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
@@ -133,19 +130,23 @@ def run(variant: str, name: str, most: int) -> dict[str, Any]:
 
 def compare(name: str, rounds: int, batch_sizes: Sequence[int], most: int) -> None:
     """Print a configuration's rows."""
-    theirs: dict[str, list[dict[str, Any]]] = {str(size): [] for size in batch_sizes}
-    ours = []
+    results: dict[str, dict[int, list[dict[str, Any]]]] = {
+        variant: {size: [] for size in batch_sizes} for variant in ("lm-eval", "ratchet")
+    }
     for _ in range(rounds):
-        for variant, results in theirs.items():
-            results.append(run(variant, name, most))
-            ours.append(run("ratchet", name, most))
+        for size in batch_sizes:
+            for variant, measured in results.items():
+                measured[size].append(run(variant, name, size, most))
     for clock in CLOCKS:
-        speeds = {variant: median(results, clock) for variant, results in theirs.items()}
-        speed, best = median(ours, clock), max(speeds.values())
-        tried = ", ".join(f"{value:.2f} in batches of {variant}" for variant, value in speeds.items())
-        print(f"{name:11} rows per second of the {clock:9}  lm-eval {tried}; Ratchet {speed:.2f}: {speed / best:.2f}x")
-    pairs = list(zip(theirs[str(batch_sizes[0])][-1]["replies"], ours[-1]["replies"], strict=True))
-    same = sum(their == our for their, our in pairs) / len(pairs)
+        bests = {}
+        for variant, measured in results.items():
+            speeds = {size: median(each, clock) for size, each in measured.items()}
+            bests[variant] = max(speeds.values())
+            tried = ", ".join(f"{speed:.2f} in batches of {size}" for size, speed in speeds.items())
+            print(f"{name:11} {variant:7} rows per second of the {clock}: {tried}")
+        print(f"{name:11} {bests['ratchet'] / bests['lm-eval']:.2f}x")
+    replies = [measured[batch_sizes[0]][-1]["replies"] for measured in results.values()]
+    same = sum(their == our for their, our in zip(*replies, strict=True)) / len(replies[0])
     print(f"{name:11} {same:.0%} of the replies are the same", flush=True)
 
 
@@ -158,13 +159,14 @@ def main() -> None:
     """Compare the configurations asked for, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("configurations", nargs="*", metavar="CONFIGURATION", help="of " + ", ".join(CONFIGURATIONS))
-    parser.add_argument("--rounds", type=int, default=2, help="processes per batch size of lm-eval (2)")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES, help="of lm-eval, the best counts")
+    parser.add_argument("--rounds", type=int, default=2, help="processes per variant and batch size (2)")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES, help="the best counts")
     parser.add_argument("--rows", type=int, default=200, help="at most so many of a configuration (200)")
-    parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "CONFIGURATION"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, metavar=("VARIANT", "BATCH_SIZE"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(*arguments.measure, arguments.rows)))
+        variant, batch_size = arguments.measure
+        print(json.dumps(measure(variant, *arguments.configurations, int(batch_size), arguments.rows)))
         return
     for name in arguments.configurations or CONFIGURATIONS:
         compare(name, arguments.rounds, arguments.batch_sizes, arguments.rows)
