@@ -12,7 +12,15 @@ from safetensors.torch import load_file
 
 import flows.ranks
 from conf.rewards import load_rewards
-from conf.sections import DifficultyConfig, LoraConfig, PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig
+from conf.sections import (
+    DifficultyConfig,
+    Keep,
+    LoraConfig,
+    PreferenceConfig,
+    PreferenceMethod,
+    ReinforceConfig,
+    SFTConfig,
+)
 from flows.ranks import RankError, run_ranks
 from rewards.contract import RewardError
 from stages.contract import Hardware, Interrupted, StageContext, StageResult
@@ -172,7 +180,9 @@ def ranks() -> dict[int, psutil.Process]:
 def test_a_killed_rank_is_reported_and_the_next_attempts_end_the_same(context: Any, two: Hardware) -> None:
     """Ranks draw samples and dropout of their own, and go on where they stood; being asked to end loses nothing."""
     settings = {**SHARED, "lora": LoraConfig(r=4, dropout=0.1)}
-    cfg = ReinforceConfig(**settings, batch_size=2, group_size=3, max_new_tokens=3, eval_steps=2, resample=1)
+    cfg = ReinforceConfig(
+        **settings, batch_size=2, group_size=3, max_new_tokens=3, eval_steps=1, keep=Keep.best, resample=1
+    )
     inputs = {"hardware": two, "rewards": LOWER_CASE}
     whole = run_ranks("reinforce", cfg, context("whole", **inputs))
     expected = rows_of(context)
