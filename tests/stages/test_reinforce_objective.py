@@ -175,7 +175,7 @@ def test_loss_and_gradients_are_those_of_the_paper(
     assert seen.loss == pytest.approx(expected_loss.item(), rel=1e-4, abs=1e-6)
     assert expected and max(gradient.abs().max() for gradient in expected.values()) > 1e-2
     for name, gradient in expected.items():
-        # Elements near zero are sums that cancel: their rounding, which differs by processor, goes by the tensor's size.
+        # Elements near zero are sums that cancel: their rounding goes by the size of the tensor (and by processor).
         rounding = 1e-5 * gradient.abs().max().item()
         torch.testing.assert_close(seen.gradients[name], gradient, rtol=0, atol=rounding, msg=name)
 
