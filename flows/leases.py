@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from conf.errors import UserError
@@ -24,6 +25,8 @@ _DEFAULT = "/tmp/ratchet-leases"  # the same for all users and jobs of the host,
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _TELL_AFTER = 0.1
 
+_CUDA = "CUDA_VISIBLE_DEVICES"
+
 _ours: dict[str, str] = {}
 """The GPUs that this process was given first, and keeps: CUDA looks at CUDA_VISIBLE_DEVICES once."""
 
@@ -33,7 +36,10 @@ OnWait = Callable[[str], None]
 
 @contextmanager
 def lease(hardware: Hardware, holder: str, on_wait: OnWait) -> Iterator[None]:
-    """Hold what a step computes on. On a GPU, this process sees only the leased ones from then on.
+    """Hold what a step computes on.
+
+    Of several GPUs this process is given one, and sees no other from then on; processes that are started meanwhile for
+    a step that has several (`stages.ranks`) see all that are leased for it.
 
     Args:
         hardware: The step's device, processes and threads; of what it wants, never more than there is is taken.
@@ -43,10 +49,8 @@ def lease(hardware: Hardware, holder: str, on_wait: OnWait) -> Iterator[None]:
     Raises:
         UserError: The leases cannot be written.
     """
-    if hardware.device == "cuda" and (visible := _ours or gpus.visible()):
-        with _hold("gpu", list(visible.values()), hardware.num_processes, holder, on_wait) as held:
-            _ours.update((entry, gpu) for entry, gpu in visible.items() if gpu in held)
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(_ours)
+    if hardware.device == "cuda" and _visible():
+        with _hold_gpus(hardware.num_processes, holder, on_wait):
             yield
         return
     names, count = [hardware.device], 1
@@ -54,6 +58,31 @@ def lease(hardware: Hardware, holder: str, on_wait: OnWait) -> Iterator[None]:
         names, count = [f"core-{core}" for core in cores()], hardware.threads
     with _hold(hardware.device, names, count, holder, on_wait):
         yield
+
+
+@cache
+def _visible() -> dict[str, str]:
+    """The GPUs that this process saw before it was given one."""
+    return gpus.visible()
+
+
+@contextmanager
+def _hold_gpus(count: int, holder: str, on_wait: OnWait) -> Iterator[None]:
+    alone = count == 1
+    choice = (_ours if alone else {}) or _visible()
+    with _hold("gpu", list(choice.values()), count, holder, on_wait) as held:
+        leased = {entry: gpu for entry, gpu in choice.items() if gpu in held}
+        if alone:
+            _ours.update(leased)
+        before = os.environ.get(_CUDA)
+        os.environ[_CUDA] = ",".join(leased)
+        try:
+            yield
+        finally:
+            if not alone and before is not None:
+                os.environ[_CUDA] = before
+            elif not alone:
+                del os.environ[_CUDA]
 
 
 @contextmanager

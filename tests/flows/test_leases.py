@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import UserError
+from flows import leases
 from flows.leases import DIRECTORY, lease
 from stages.contract import Hardware, Interrupted
 from stages.hardware import cores
@@ -159,3 +160,18 @@ def test_a_run_waits_for_the_device_says_so_and_can_be_interrupted(forker: Forke
     again = Started(forker, tmp_path / "other", "again", [*arguments, f"runs_dir={tmp_path / 'other'}"])
     one.handle.kill(signal.SIGKILL)
     assert again.handle.wait() == 0, again.text
+
+
+def test_a_process_keeps_its_gpu_and_a_step_of_several_processes_is_given_all_it_needs(monkeypatch):
+    """NVML stands for two GPUs, which the tests' machines do not have."""
+    monkeypatch.setattr(leases, "_visible", lambda: {"0": "GPU-a", "1": "GPU-b"})
+    monkeypatch.setattr(leases, "_ours", {})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    one, two = Hardware(device="cuda"), Hardware(device="cuda", num_processes=2)
+    with lease(one, "a", str):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    with lease(two, "a", str):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+    with lease(one, "a", str):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
