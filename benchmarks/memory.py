@@ -72,12 +72,13 @@ def rows_of(kind: str) -> list[Row]:
     return [Row(prompt=c["caller"], system=system, response=c["response"]) for c in tool_calls(256, 0)]
 
 
-def estimate(name: str) -> tuple[Batch, Memory]:
-    """What is expected of a case, from its settings and rows alone."""
+def estimate(name: str, tokens: int = 0) -> tuple[Batch, Memory]:
+    """What is expected of a case, from its settings and rows alone; or from the tokens that are really computed."""
     case, hardware = CASES[name], hardware_here()
     directory = model_directory(resolve_model(ModelConfig(), "float32"))
     lengths = longest_rows(rows_of(case.rows), case.settings.batch_size, counter(directory))
     batch = micro_batch(case.settings, hardware, lengths)
+    batch = replace(batch, tokens=tokens or batch.tokens)
     return batch, step_memory(KNOWN[ModelConfig().id], hardware, case.settings, batch)
 
 
@@ -145,6 +146,7 @@ def compare(names: Sequence[str]) -> list[dict[str, str]]:
                 "measured": size_text(found["peak"]),
                 "difference": f"{expected.peak / found['peak'] - 1:+.0%}",
                 "tokens": f"{batch.tokens} / {found['tokens'] or '?'}",
+                "for these": size_text(estimate(name, found["tokens"])[1].peak),
             }
         )
     return rows
