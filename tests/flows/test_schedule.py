@@ -153,6 +153,7 @@ def test_what_is_held_refused_or_cancelled_is_not_tried_again(scheduler, project
         run.show("not tried again")
     (record,) = cancelled.records(project)
     assert record["state"] == "interrupted"
+    assert "Crashed" not in cancelled.states()
     assert "runs_dir: may not be changed in a run of a deployment" in refused.now.state.message
     assert re.fullmatch(r"held-\d{4}-\d\d-\d\d", held.now.name)
     for run, name in ((held, "Held"), (refused, "Failed"), (cancelled, "Cancelled")):
