@@ -6,7 +6,6 @@ stopped, the machine shut down) is scheduled again at once; what crashed is up t
 """
 
 import os
-import signal
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -15,9 +14,9 @@ from zoneinfo import ZoneInfo
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas import State
-from prefect.exceptions import Pause, TerminationSignal
+from prefect.exceptions import Pause
 from prefect.runtime import deployment, flow_run
-from prefect.states import AwaitingRetry, Failed
+from prefect.states import AwaitingRetry, Cancelled, Failed
 
 from conf.errors import UserError
 from conf.loader import dump
@@ -61,7 +60,7 @@ def scheduled(overrides: Sequence[str] = ()) -> "dict[str, Any] | State[Any]":
     try:
         return carry_out(run)
     except Stopped as stopped:
-        raise _interruption(stopped) from stopped
+        return _interrupted(stopped)
     finally:
         run.record.release()
 
@@ -80,17 +79,19 @@ def _compose(deployed: Deployed, overrides: Sequence[str]) -> RunConfig:
     return compose_run(overrides, deployed.config_dir)
 
 
-def _interruption(stopped: Stopped) -> BaseException:
-    """Tell the server that the run is to go on when it can, unless it is Prefect that wants the run cancelled.
+def _interrupted(stopped: Stopped) -> State[Any]:
+    """The state of a run that a signal has ended: cancelled, where Prefect wanted that, else it goes on when it can.
 
-    Returns:
-        What ends the flow: Prefect's signal to leave the run in the state that it has.
+    Raises:
+        Pause: Prefect's signal to leave the run in the state that the server has.
     """
-    state: State[Any] = AwaitingRetry(message=f"Interrupted by {stopped.reason}; goes on from what is in the store.")
     run_id = UUID(flow_run.get_id())
     with get_client(sync_client=True) as client:
         found = client.read_flow_run(run_id).state
+        if found is not None and found.is_cancelling():
+            return Cancelled(message=str(stopped))
         if found is not None and found.is_running():
-            client.set_flow_run_state(run_id, state)
-            return Pause(state=state)
-    return TerminationSignal(signal.SIGTERM)
+            message = f"Interrupted by {stopped.reason}; goes on from what is in the store."
+            client.set_flow_run_state(run_id, AwaitingRetry(message=message))
+            found = client.read_flow_run(run_id).state
+    raise Pause(state=found) from stopped

@@ -191,14 +191,17 @@ class Run:
 
     def freeze(self, project: Path, rows: int) -> int:
         """Stop its process as soon as it has trained for some steps; returns the process."""
-        log = project / "runs" / "store"
-        wait_until(
-            lambda: any(len(path.read_bytes().splitlines()) >= rows for path in log.glob("sft-*/progress.jsonl"))
-        )
+        wait_until(lambda: self._trained(project) >= rows)
         pid = int(self.records(project)[-1]["pid"])
         os.kill(pid, signal.SIGSTOP)
         assert self.records(project)[-1]["state"] == "running"
         return pid
+
+    def _trained(self, project: Path) -> int:
+        """How many rows its training has logged."""
+        stored = [record["steps"]["sft"]["store"] for record in self.records(project)]
+        path = project / "runs" / "store" / str(stored[-1] if stored else None) / "progress.jsonl"
+        return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
 def wait_until(happened: Callable[[], object], why: Callable[[], str] = lambda: "") -> None:

@@ -126,7 +126,10 @@ def test_a_due_run_is_skipped_and_a_process_that_is_killed_or_ended_goes_on(sche
     trained_once(project)
 
 
-def test_what_is_held_or_refused_is_not_tried_again(scheduler, project, deploy):
+def test_what_is_held_refused_or_cancelled_is_not_tried_again(scheduler, project, deploy):
+    from prefect.client.orchestration import get_client
+    from prefect.states import Cancelling
+
     deployment = deploy("experiment=held")
     assert deployment["overrides"] == ["experiment=held"]
     with scheduler.worker():
@@ -140,11 +143,20 @@ def test_what_is_held_or_refused_is_not_tried_again(scheduler, project, deploy):
         assert record["config"]["sft"]["max_steps"] == 20
         refused = Run.of(deployment, overrides=["experiment=held", "runs_dir=/elsewhere"])
         refused.wait_for("Failed")
-    for run, what in ((held, "held"), (changed, "held with another setting"), (refused, "refused")):
-        run.show(what)
+        cancelled = Run.of(deploy("experiment=small", "seed=1"))
+        pid = cancelled.freeze(project, rows=20)
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(cancelled.id, Cancelling())
+        os.kill(pid, signal.SIGCONT)
+        cancelled.wait_for("Cancelled")
+    for run in (held, changed, refused, cancelled):
+        run.show("not tried again")
+    (record,) = cancelled.records(project)
+    assert record["state"] == "interrupted"
+    assert "Crashed" not in cancelled.states()
     assert "runs_dir: may not be changed in a run of a deployment" in refused.now.state.message
     assert re.fullmatch(r"held-\d{4}-\d\d-\d\d", held.now.name)
-    for run, name in ((held, "Held"), (refused, "Failed")):
+    for run, name in ((held, "Held"), (refused, "Failed"), (cancelled, "Cancelled")):
         assert (run.states()[-1], run.now.run_count) == (name, 1)
 
 
