@@ -1,13 +1,15 @@
 """What `ratchet plan` says of memory: the estimate of `stages.cost` for every step that trains, against its device."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conf.errors import UserError
+from conf.processes import share
 from conf.sections import ReinforceConfig, TrainingConfig
 from conf.steps import STAGES, Step
 from flows.workspace import Workspace
+from stages.accelerate_config import is_sharded
 from stages.contract import StageResult
 from stages.cost import Memory, step_memory
 from stages.cost_batches import Count, Lengths, counter, longest_rows, micro_batch
@@ -26,24 +28,31 @@ class StepMemory:
 
     Attributes:
         step: Its name.
-        memory: What it needs.
+        memory: What it needs, of several processes each.
         device: Bytes its device has; None where that is unknown.
+        together: Processes that share the device.
         known: Whether its rows could be looked at, or are taken to be as long as may be.
     """
 
     step: str
     memory: Memory
     device: int | None
+    together: int
     known: bool
+
+    @property
+    def peak(self) -> int:
+        """What its device needs."""
+        return self.memory.peak * self.together
 
     @property
     def fits(self) -> bool:
         """Whether the device has as much; of an unknown one, nothing is said."""
-        return self.device is None or self.memory.peak <= self.device
+        return self.device is None or self.peak <= self.device
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        sizes = {"peak": self.memory.peak, "device": self.device, "parts": self.memory.parts()}
+        sizes = {"peak": self.peak, "device": self.device, "parts": self.memory.parts()}
         return {**sizes, "fits": self.fits, "rows_known": self.known}
 
 
@@ -62,7 +71,7 @@ def memory_lines(estimates: Mapping[str, StepMemory], workspace: Workspace) -> l
     if not estimates:
         return []
     needs = [
-        f"{name} {'' if each.known else 'up to '}{size_text(each.memory.peak)}" for name, each in estimates.items()
+        f"{name} {'' if each.known else 'up to '}{size_text(each.peak)}" for name, each in estimates.items()
     ]
     device = next(iter(estimates.values())).device
     has = f"; {workspace.hardware.device} has {size_text(device)}" if device else ""
@@ -88,11 +97,15 @@ def _warning(name: str, each: StepMemory, settings: TrainingConfig, stage: str) 
 def _estimate(
     workspace: Workspace, name: str, shape: ModelShape, count: Count, results: Mapping[str, StageResult]
 ) -> StepMemory:
-    settings: TrainingConfig = workspace.config.settings[name]
+    hardware = workspace.training_hardware
+    processes = hardware.num_processes
+    part = share(workspace.config.settings[name], processes)
+    settings = replace(workspace.config.settings[name], batch_size=part.batch_size, grad_accum=part.grad_accum)
     lengths = _lengths(workspace, workspace.config.steps[name], settings, count, results)
-    batch = micro_batch(settings, workspace.hardware, lengths)
-    memory = step_memory(shape, workspace.hardware, settings, batch)
-    return StepMemory(name, memory, device_memory(workspace.hardware), bool(lengths))
+    batch = micro_batch(settings, hardware, lengths)
+    memory = step_memory(shape, hardware, settings, batch, processes if is_sharded(hardware.accelerate) else 1)
+    together = processes if hardware.device == "cpu" else 1
+    return StepMemory(name, memory, device_memory(hardware), together, bool(lengths))
 
 
 def _lengths(

@@ -93,6 +93,8 @@ class _Maker:
         values["tracking"]["uri"] = None
         values["registry"]["fallback"] = BASE
         values["hardware"] |= {name: vars(self._workspace.hardware)[name] for name in ("device", "dtype", "threads")}
+        if config.sections.hardware.accelerate_config is not None:
+            values["hardware"]["accelerate_config"] = self._place(Path(config.sections.hardware.accelerate_config))
         values["model"] |= self._model(config.sections.model)
         values["data"] = {name: self._data(name, data) for name, data in config.data.items() if name in used}
         values["reward"] = {

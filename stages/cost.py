@@ -18,6 +18,9 @@ from stages.shapes import ModelShape
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of one element, by number type."""
 
+NF4_BYTES = 0.516
+"""Of one weight in 4 bits: 4.127 bits with double quantisation (QLoRA, arXiv:2305.14314, section 3)."""
+
 ADAPTER_BYTES = 16
 """Per weight of an adapter, always in float32: itself, its gradient, and two moments of AdamW (arXiv:1711.05101)."""
 
@@ -82,15 +85,16 @@ class Memory:
 
     Attributes:
         process: What is there without any model.
-        weights: Of the base.
+        weights: Of the base, as it is trained on.
         copies: Of weights: the one that is remembered for the next step, the one that is sampled from.
         adapter: With gradients and optimiser.
         activations: Saved for the backward pass.
         logits: Of the tokens that are trained on.
         cache: Keys and values while completions are sampled, and their distributions.
         comparison: Of the two ways to compute, before training begins.
-        fold: Of the folded model after training, in the place of the trained one, what is there twice: on a CPU its
-            weights are put into the order in which they are read.
+        fold: Of the folded model after training, in the place of the trained one, what it needs more: full precision
+            where it was trained on in 4 bits; and twice on a CPU, where its weights are put into the order in which
+            they are read.
     """
 
     process: int
@@ -127,17 +131,18 @@ def step_memory(
         shards: Devices over which the weights are spread (FSDP); plain data parallelism has all weights on each.
     """
     size = BYTES[hardware.dtype]
-    weights = shape.parameters * size // shards
+    full = shape.parameters * size // shards
+    weights = full - int(shape.linear * (size - NF4_BYTES)) // shards if hardware.load_in_4bit else full
     return Memory(
         process=PROCESS[hardware.device],
         weights=weights,
-        copies=_copies(shape, hardware, batch, weights),
+        copies=_copies(shape, hardware, batch, full),
         adapter=ADAPTER_BYTES * adapter_parameters(shape, settings.lora) // shards,
         activations=_activations(shape, hardware, settings, batch),
         logits=_logits(shape, hardware, batch),
         cache=_cache(shape, size, batch) if batch.completions else 0,
         comparison=_tile(shape, hardware, COMPARED * batch.compared, "forward"),
-        fold=weights if hardware.device == "cpu" and size == 4 else 0,
+        fold=full - weights + (full if hardware.device == "cpu" and size == 4 else 0),
     )
 
 
@@ -150,7 +155,7 @@ def _copies(shape: ModelShape, hardware: Hardware, batch: Batch, weights: int) -
     """On a CPU a small model is remembered; in float32 completions come from a folded copy, packed on a CPU."""
     remembered = weights if hardware.device == "cpu" and weights * SHARE <= host_memory() else 0
     folded = 0
-    if batch.completions and batch.tree and hardware.dtype == "float32":
+    if batch.completions and batch.tree and hardware.dtype == "float32" and not hardware.load_in_4bit:
         folded = 4 * (shape.linear + (shape.head if hardware.device == "cpu" else 0))
     return remembered + folded
 
