@@ -70,9 +70,7 @@ def memory_lines(estimates: Mapping[str, StepMemory], workspace: Workspace) -> l
     """The estimates as a person reads them, and a warning for each step that cannot fit."""
     if not estimates:
         return []
-    needs = [
-        f"{name} {'' if each.known else 'up to '}{size_text(each.peak)}" for name, each in estimates.items()
-    ]
+    needs = [f"{name} {'' if each.known else 'up to '}{size_text(each.peak)}" for name, each in estimates.items()]
     device = next(iter(estimates.values())).device
     has = f"; {workspace.hardware.device} has {size_text(device)}" if device else ""
     lines = [f"memory, estimated: {', '.join(needs)}{has}"]
