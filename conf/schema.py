@@ -94,6 +94,16 @@ class ModelConfig:
 
 
 @dataclass
+class RayResources:
+    """What a cell of a sweep takes of a Ray cluster (`orchestration.runner=ray`)."""
+
+    num_cpus: int | None = option(None, ge=1)
+    """CPUs; when absent 1 beside a GPU, else as many as `threads`."""
+    num_gpus: int | None = option(None, ge=0, outcome=False)
+    """GPUs; when absent 1 where `device` is `cuda`, else none."""
+
+
+@dataclass
 class HardwareConfig:
     """Where and in which precision a run computes."""
 
@@ -102,7 +112,9 @@ class HardwareConfig:
     dtype: Dtype = Dtype.auto
     """`auto` is bfloat16 on a GPU and float32 elsewhere."""
     threads: int | None = option(None, ge=1)
-    """CPU threads; all cores when absent. Results are reproducible per thread count."""
+    """CPU threads; when absent `ray.num_cpus`, else all cores. Results are reproducible per thread count."""
+    ray: RayResources = field(default_factory=RayResources)
+    """What a cell of a sweep takes of a Ray cluster."""
 
 
 @dataclass

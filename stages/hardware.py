@@ -29,7 +29,8 @@ def resolve_hardware(config: HardwareConfig) -> Hardware:
     dtype = config.dtype
     if dtype is Dtype.auto:
         dtype = Dtype.bfloat16 if device is Device.cuda and capability and capability >= 8 else Dtype.float32
-    return Hardware(device=device.name, dtype=dtype.name, threads=config.threads or len(cores()))
+    threads = config.threads or config.ray.num_cpus or len(cores())
+    return Hardware(device=device.name, dtype=dtype.name, threads=threads)
 
 
 def prepare(hardware: Hardware, seed: int) -> None:

@@ -80,15 +80,19 @@ def run_pipeline(
         return run_flow(posttrain, dump(config.sections), list(overrides), list(command), run_id, True, sweep=sweep)
 
 
-def checked(config: RunConfig) -> Workspace:
+def checked(config: RunConfig, elsewhere: bool = False) -> Workspace:
     """Try all that can fail before a run begins.
+
+    Args:
+        config: What to run.
+        elsewhere: Whether on another machine.
 
     Raises:
         UserError: What is wrong, with the configuration or with the disk.
     """
     workspace = Workspace(config)
     with _found_early(workspace):
-        workspace.check()
+        workspace.check(elsewhere)
     check_room(workspace, _to_run(workspace))
     return workspace
 

@@ -20,7 +20,9 @@ from tests.flows.test_together import eventually
 
 
 def test_a_sweep_is_one_flow_with_a_cell_per_process(project: Project):
-    code, board, said = project.sweep(*ALONE, "name=quick", "sft.max_steps=1,30", "seed=1", "orchestration.max_workers=1")
+    code, board, said = project.sweep(
+        *ALONE, "name=quick", "sft.max_steps=1,30", "seed=1", "orchestration.max_workers=1"
+    )
     assert code == 0, said
     assert board["winner"] == {"sft.max_steps": "30"} and board["why"].startswith("winner: sft.max_steps=30, +")
     assert [group["settings"] for group in board["groups"]] == [{"sft.max_steps": "30"}, {"sft.max_steps": "1"}]
