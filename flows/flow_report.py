@@ -123,7 +123,7 @@ def _tell(client: SyncPrefectClient, record: Mapping[str, Any]) -> None:
             client.set_task_run_state(task_run.id, _state(step["state"], record["ended"], step["error"]), force=True)
     if not _is_final(flow_run):
         state = _state(record["state"], record["ended"])
-        state.name = VERDICTS.get(record.get("verdict"), state.name)
+        state.name = VERDICTS.get(str(record.get("verdict")), str(state.name))
         client.set_flow_run_state(flow_run.id, state, force=True)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conf.errors import UserError
 from conf.loader import dump
 from conf.run import RunConfig
 from conf.schema import Split
@@ -21,7 +20,6 @@ from flows.stop import StopRequest
 from flows.store import Entry
 from flows.workspace import Workspace
 from stages.contract import Interrupted, ModelRef, StageContext
-from stages.rows import read_rows
 
 MODEL = "cell"
 
@@ -35,7 +33,7 @@ def candidate_step(config: RunConfig) -> str | None:
         starts = [step.start for step in config.steps.values() if step.stage == stage and step.start in config.steps]
         if starts:
             return starts[-1]
-    return next((name for name in reversed(config.steps) if STAGES[config.steps[name].stage].trains), None)
+    return next((name for name in reversed(list(config.steps)) if STAGES[config.steps[name].stage].trains), None)
 
 
 def select_config(config: RunConfig) -> RunConfig | None:
@@ -49,24 +47,6 @@ def select_config(config: RunConfig) -> RunConfig | None:
         return None
     suites = {name: {**values["suite"][name], "split": Split.select.name} for name in names}
     return scoring_config({**values, "suite": {**values["suite"], **suites}}, names, None, config.sections.name)
-
-
-def check_select(config: RunConfig) -> None:
-    """See that every suite has rows to choose by.
-
-    Raises:
-        UserError: One has none.
-    """
-    chosen = select_config(config)
-    if chosen is None:
-        return
-    workspace = Workspace(chosen)
-    for name, suite in workspace.suites.of(chosen.steps[STEP]).items():
-        if not read_rows(workspace.suites.rows(name, suite)):
-            raise UserError(
-                f"suite.{name}: has no row in its `select` split, by which the cells of a sweep are compared; take "
-                "more rows, or raise held_out"
-            )
 
 
 def score_cell(config: RunConfig, model: ModelRef, stop: StopRequest, console: Console, holder: str) -> dict[str, Any]:

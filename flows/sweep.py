@@ -21,12 +21,17 @@ from flows.commands.run import command_line
 from flows.compose import clear_errors, register, translate
 from flows.ray_cluster import check_ray
 from flows.sweep_cells import Cell, open_cell
+from stages.contract import Interrupted
 
 Batch = list[tuple[Any, list[str]]]
 """Jobs of one launch: each composed, and its overrides."""
 
 _OPTUNA = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.max_failure_rate": "1.0"}
 """What Optuna's sweeper is told where the user says nothing: more is better, and a failed cell ends nothing."""
+
+
+_PATIENCE_SECONDS = 10
+"""For a sweeper to end; one that composes, or writes what it found, takes a moment."""
 
 
 def sweep(overrides: Sequence[str], config_dir: str | None, as_json: bool = False) -> int:
@@ -41,22 +46,22 @@ def sweep(overrides: Sequence[str], config_dir: str | None, as_json: bool = Fals
         Stopped: The sweep was asked to end.
     """
     register(config_dir)
-    jobs = Jobs(overrides)
-    batch = jobs.next() or []
-    cells = [open_cell(number, *job, jobs.fixed) for number, job in enumerate(batch, 1)]
-    _check_objective(cells, overrides)
-    first = cells[0].config
-    assert first is not None
-    if first.sections.orchestration.runner is Runner.ray:
-        check_ray(first)
+    with Jobs(overrides) as jobs:
+        batch = jobs.next() or []
+        cells = [open_cell(number, *job, jobs.fixed) for number, job in enumerate(batch, 1)]
+        _check_objective(cells, overrides)
+        first = cells[0].config
+        assert first is not None
+        if first.sections.orchestration.runner is Runner.ray:
+            check_ray(first)
 
-    from flows.runners import workers_of
-    from flows.sweep_flow import run_sweep
-    from flows.sweep_run import SweepRun
+        from flows.runners import workers_of
+        from flows.sweep_flow import run_sweep
+        from flows.sweep_run import SweepRun
 
-    with workers_of(first) as workers:
-        run = SweepRun(cells, jobs, command_line("run", ["-m", *overrides], config_dir), config_dir, workers)
-        values = run_sweep(run)
+        with workers_of(first) as workers:
+            run = SweepRun(cells, jobs, command_line("run", ["-m", *overrides], config_dir), config_dir, workers)
+            values = run_sweep(run)
     print(json.dumps(values) if as_json else f"\n{run.text}")
     return run.code
 
@@ -64,8 +69,8 @@ def sweep(overrides: Sequence[str], config_dir: str | None, as_json: bool = Fals
 class Jobs:
     """Between Hydra's sweeper and us: jobs come one way, the results go the other.
 
-    It is the task function of the launcher `ratchet`, which hands over the jobs of a launch together; other launchers
-    call it once for every job.
+    As a context it runs the sweeper. It is the task function of the launcher `ratchet`, which hands over the jobs of a
+    launch together; other launchers call it once for every job.
 
     Args:
         overrides: What was asked for on the command line.
@@ -81,17 +86,32 @@ class Jobs:
             parsed = OverridesParser.create().parse_overrides(self.given)
         self.fixed = {each.key_or_group for each in parsed if not each.is_sweep_override()}
         self._batches: queue.Queue[Batch | BaseException | None] = queue.Queue()
-        self._results: queue.Queue[list[float | None]] = queue.Queue()
-        threading.Thread(target=self._sweep, daemon=True).start()
+        self._results: queue.Queue[list[float | None] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._sweep, daemon=True)
+
+    def __enter__(self) -> "Jobs":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._results.put(None)  # a sweeper that still waits has nothing to wait for
+        self._thread.join(_PATIENCE_SECONDS)
 
     def __call__(self, composed: Any) -> float | None:
         """Run one job."""
         return self.launch([(composed, [str(item) for item in HydraConfig.get().overrides.task])])[0]
 
     def launch(self, jobs: Batch) -> list[float | None]:
-        """Run jobs; returns the score of each, None where it has none. Called by the sweeper."""
+        """Run jobs; returns the score of each, None where it has none. Called by the sweeper.
+
+        Raises:
+            Interrupted: The sweep has ended early.
+        """
         self._batches.put(jobs)
-        return self._results.get()
+        results = self._results.get()
+        if results is None:
+            raise Interrupted("the sweep has ended")
+        return results
 
     def next(self) -> Batch | None:
         """Wait for the jobs of the next launch; None when there is none.

@@ -11,7 +11,7 @@ from conf.run import RunConfig, load_run
 from conf.sweep import Runner
 from flows.commands.run import checked, command_line
 from flows.compose import load_checked, to_plain
-from flows.select_scores import candidate_step, check_select
+from flows.select_scores import candidate_step
 from flows.store import Entry
 from flows.workspace import Workspace
 from stages.contract import StageResult
@@ -90,7 +90,6 @@ def open_cell(number: int, composed: Any, overrides: Sequence[str], fixed: Colle
         config = without_final_gates(whole)
         elsewhere = whole.sections.orchestration.runner is Runner.ray
         checked(config, elsewhere)
-        check_select(config)
         if whole.sections.sweep.ship_winner:
             checked(with_gate(whole), elsewhere)
     except UserError as error:

@@ -29,7 +29,7 @@ defaults:
 name: asked
 pipeline:
   sft: {stage: sft, data: asked}
-  reinforce: {stage: reinforce, start: sft, data: asked, reward: letters}
+  reinforce: {stage: reinforce, start: sft, data: asked, reward: letters, audit: false}
 sft: {max_steps: 4, batch_size: 8, n_samples: 0, learning_rate: 2e-2, save_steps: 1}
 reinforce: {max_steps: 3, batch_size: 4, group_size: 4, max_new_tokens: 4, n_samples: 0, save_steps: 1}
 probe: {prompts: 4, samples: 4, force: true}

@@ -201,9 +201,8 @@ def test_optuna_launches_several_times_within_one_flow(project: Project):
         (["hydra/sweeper=optuna", "suite=[]"], "it goes by the mean score of a suite with `role: task`"),
         (["sweep.ship_winner=true"], "sweep.ship_winner: the pipeline has no gate step at its end"),
         (["sweep.budget.completions=15"], "sweep.budget.completions: 15 do not pay for one optimiser step"),
-        (["held_out=0.001"], "suite.task: has no row in its `select` split"),
     ],
-    ids=["direction", "objective", "gate", "budget", "rows"],
+    ids=["direction", "objective", "gate", "budget"],
 )
 def test_a_sweep_that_cannot_come_to_anything_is_refused(project: Project, overrides, message):
     code, _, said = project.sweep("experiment=asked", "seed=1,2", *overrides)
