@@ -7,7 +7,7 @@ from prefect_ray import RayTaskRunner
 from prefect_ray.context import remote_options
 
 
-class CellRunner(RayTaskRunner[Any]):
+class CellRunner(RayTaskRunner[Any]):  # type: ignore[misc]
     """Runs every task with the same options of Ray's, on the cluster that this process is connected to.
 
     Args:

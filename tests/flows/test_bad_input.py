@@ -15,7 +15,7 @@ from flows.store import Store
 from stages.adapters import read_adapter
 from stages.contract import ModelRef, StageResult
 from tests.flows.mistakes import configuration, data, models, rewards
-from tests.flows.mistakes.project import PROJECT, ROWS, Mistake, override, write
+from tests.flows.mistakes.project import PROJECT, ROWS, Mistake, command, override, write
 
 RUN = ["run", "experiment=mine"]
 GROUPS = {
@@ -100,6 +100,12 @@ def test_a_start_on_another_base(base: str, folder: Path, tiny: ModelRef, capsys
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(folder: Path, capsys: Any) -> None:
     refuse(override("", "hardware.device=cuda", says=["hardware.device: cuda cannot", "=cpu"]), folder, capsys)
+
+
+def test_a_package_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "prefect_ray", None)
+    arguments = ["run", "-m", "experiment=mine", "seed=1,2", "orchestration.runner=ray"]
+    refuse(command("ray", *arguments, says=["orchestration.runner: ray", 'pip install "ratchet[ray]"']), folder, capsys)
 
 
 def test_the_project_itself_is_fine(folder: Path, capsys: Any) -> None:
