@@ -48,6 +48,7 @@ SWEEPS = [
         "no cluster",
         *["run", "-m", "experiment=mine", "seed=1,2"],
         *["orchestration.runner=ray", "orchestration.ray.address=127.0.0.1:1"],
+        *["hardware.device=cuda", "hardware.dtype=bfloat16"],  # which need not be here
         says=["orchestration.ray.address: no Ray cluster that we can use at 127.0.0.1:1 (", "ray start --head"],
     ),
 ]
