@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from flows.liveness import is_alive
+from flows.progress_log import read_progress
 from flows.sweep_record import sweep_records
 from tests.flows.sweeping import ALONE, Project
 from tests.flows.sweeping import project as project
@@ -74,12 +76,15 @@ def test_cells_of_a_lost_node_run_again_on_the_other(nodes: TwoNodes, project: P
     sweep = started(project, log, f"orchestration.ray.address={nodes.address}")
 
     def long_ones() -> list[dict[str, Any]]:
-        """The two long cells, once they have checkpoints."""
+        """The two long cells, once they have written down some steps, and so finished some checkpoints."""
         assert sweep.poll() is None, log.read_text()
         running = [each for each in project.records() if each["state"] == "running"]
         running = [each for each in running if each["config"]["sft"]["max_steps"] == 60]
-        entries = [project.runs / "store" / str(each["steps"]["sft"]["store"]) for each in running]
-        return running if all(list(entry.glob("checkpoints/*")) for entry in entries) else []
+        return [each for each in running if steps(each) > 3]
+
+    def steps(record: dict[str, Any]) -> int:
+        entry = project.runs / "store" / str(record["steps"]["sft"]["store"])
+        return len(read_progress(entry / "progress.jsonl"))
 
     eventually(lambda: len(long_ones()) == 2, 300)
     check_workers(nodes)
@@ -92,6 +97,27 @@ def test_cells_of_a_lost_node_run_again_on_the_other(nodes: TwoNodes, project: P
     (record,) = sweep_records(project.runs)
     assert [cell["state"] for cell in record["cells"].values()] == ["completed"] * 4
     check_second_attempt(project, lost)
+
+
+def test_cells_end_with_a_sweep_that_is_killed(nodes: TwoNodes, project: Project):
+    log = project.folder / "log.txt"
+    sweep = started(project, log, f"orchestration.ray.address={nodes.address}")
+    eventually(lambda: list(project.runs.glob("store/sft-*/checkpoints/*")), 300)
+    (folder,) = (project.runs / "pipelines" / each["id"] for each in project.records() if each["state"] == "running")
+    assert is_alive(folder), log.read_text()
+    sweep.kill()
+    sweep.communicate()
+    eventually(lambda: not is_alive(folder))
+
+
+def test_a_cluster_without_room_is_refused(nodes: TwoNodes, project: Project):
+    log = project.folder / "log.txt"
+    sweep = started(project, log, f"orchestration.ray.address={nodes.address}", "hardware.ray.num_cpus=99")
+    sweep.communicate(timeout=300)
+    said = log.read_text().splitlines()
+    assert sweep.returncode == 2 and len(said) == 1, said
+    assert "hardware.ray: no node of the cluster has 99 CPUs and 0 GPUs; ask for less" in said[0]
+    assert not (project.runs / "sweeps").exists()
 
 
 def started(project: Project, log: Path, *overrides: str) -> "subprocess.Popen[str]":
