@@ -23,8 +23,8 @@ class RayConfig:
     """Which Ray cluster; what a cell takes of it is in `hardware.ray`."""
 
     address: str | None = option(None, outcome=False)
-    """`HOST:PORT` of its head, `ray://HOST:PORT` of its client server, or `auto` for the cluster that this machine
-    belongs to; when absent `RAY_ADDRESS`, then `auto`."""
+    """`HOST:PORT` of its head, or `auto` for the cluster that this machine belongs to; when absent `RAY_ADDRESS`, then
+    `auto`."""
 
 
 @dataclass

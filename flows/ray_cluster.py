@@ -63,15 +63,20 @@ def check_ray(config: RunConfig) -> None:
     """See that there is a Ray to talk to, without loading it.
 
     Raises:
-        UserError: The extra is not installed, or nobody listens at the address.
+        UserError: The extra is not installed, the address is for Ray's client, or nobody listens there.
     """
     if importlib.util.find_spec("prefect_ray") is None:
         raise UserError('orchestration.runner: ray needs another package: pip install "ratchet[ray]"')
     address = _address(config)
-    if ":" in address:
-        where = urllib.parse.urlsplit(address if "://" in address else f"ray://{address}")
+    if "://" in address:
+        raise UserError(
+            f"orchestration.ray.address: {address} is for Ray's client; start the sweep on a node of the cluster, and "
+            "give HOST:PORT of its head, or auto"
+        )
+    if address != "auto":
+        where = urllib.parse.urlsplit(f"//{address}")
         try:
-            socket.create_connection((str(where.hostname), where.port or 10001), timeout=_CONNECT_SECONDS).close()
+            socket.create_connection((str(where.hostname), where.port or 6379), timeout=_CONNECT_SECONDS).close()
         except (OSError, ValueError) as error:
             raise _no_cluster(address, error) from error
 

@@ -45,6 +45,12 @@ SWEEPS = [
     ),
     command("bad sweep", "run", "-m", "experiment=mine", "reinforce.betta=1,2", says=["betta: unknown key; did you"]),
     command(
+        "client",
+        *["run", "-m", "experiment=mine", "seed=1,2", "orchestration.runner=ray"],
+        "orchestration.ray.address='ray://localhost:10001'",
+        says=["orchestration.ray.address: ray://localhost:10001 is for Ray's client", "HOST:PORT of its head"],
+    ),
+    command(
         "no cluster",
         *["run", "-m", "experiment=mine", "seed=1,2"],
         *["orchestration.runner=ray", "orchestration.ray.address=127.0.0.1:1"],
