@@ -23,7 +23,7 @@ from conf.schema import Device, Dtype
 from conf.sweep import Runner
 from flows.environment import DEFAULTS
 from flows.workspace import Workspace
-from stages.hardware import resolve_hardware, visible_gpus
+from stages.hardware import visible_gpus
 
 _PASSED_ON = ("RATCHET_", "MLFLOW_", "HF_", "PREFECT_API_")
 _SECRET = re.compile("TOKEN|PASSWORD|SECRET|KEY|AUTH|CREDENTIAL|HEADERS")
@@ -34,7 +34,7 @@ _CONNECT_SECONDS, _NODE_SECONDS = 5, 180
 
 @dataclass(frozen=True)
 class RayWorkers:
-    """The workers of a cluster that we are connected to (see `flows.runners.Workers`)."""
+    """The workers of a cluster that we are connected to (see `flows.runners.Workers`); all cells take the same of it."""
 
     count: int
     options: Mapping[str, Any]
@@ -49,7 +49,7 @@ class RayWorkers:
     def message(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         """A cell as a worker is to run it: on its own machine, and on such hardware as `auto` means on ours."""
         config = cell["config"]
-        hardware = resolve_hardware(load_run(config).sections.hardware)
+        hardware = Workspace(load_run(config)).hardware
         known = {"device": hardware.device, "dtype": hardware.dtype, "threads": hardware.threads}
         config = {
             **config,
