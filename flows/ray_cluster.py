@@ -34,7 +34,7 @@ _CONNECT_SECONDS, _NODE_SECONDS = 5, 180
 
 @dataclass(frozen=True)
 class RayWorkers:
-    """The workers of a cluster that we are connected to (see `flows.runners.Workers`); all cells take the same of it."""
+    """The workers of a cluster that we are connected to (see `flows.runners.Workers`); all cells take equally much."""
 
     count: int
     options: Mapping[str, Any]
