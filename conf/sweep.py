@@ -35,6 +35,8 @@ class OrchestrationConfig:
     """`processes`: processes of this machine; `ray`: an existing Ray cluster (extra `ratchet[ray]`)."""
     ray: RayConfig = field(default_factory=RayConfig)
     """Which cluster."""
+    branches: bool = False
+    """Whether steps of one pipeline that do not wait for each other are made side by side (not within a sweep)."""
     max_workers: int | None = option(None, ge=1, outcome=False)
     """Cells at once; when absent as many as the devices allow: cores by `hardware.threads`, or GPUs; on Ray as many as
     its nodes have room for at the start."""

@@ -40,6 +40,11 @@ class RayWorkers:
     options: Mapping[str, Any]
     place: Mapping[str, Any]
 
+    @property
+    def beside(self) -> int:
+        """How many beside what this process does itself, for which Ray keeps no place."""
+        return self.count
+
     def make_runner(self, workers: int) -> Any:
         """A task runner, to be entered; Ray itself bounds what runs at once."""
         from flows.ray_runner import CellRunner

@@ -21,6 +21,10 @@ class Workers(Protocol):
     def count(self) -> int:
         """How many cells may run at once: more than the devices allow would only wait."""
 
+    @property
+    def beside(self) -> int:
+        """How many beside what this process does itself."""
+
     def make_runner(self, workers: int) -> TaskRunner[Any]:
         """A task runner of so many workers, to be entered."""
 
@@ -49,6 +53,7 @@ class _Processes:
 
     def __init__(self, config: RunConfig) -> None:
         self.count = config.sections.orchestration.max_workers or _as_devices_allow(Workspace(config).hardware)
+        self.beside = self.count - 1
 
     def make_runner(self, workers: int) -> TaskRunner[Any]:
         return ProcessPoolTaskRunner(max_workers=workers, initializer=prepare_worker)

@@ -18,6 +18,7 @@ from flows.progress_log import read_progress
 from flows.sweep_record import sweep_records
 from tests.flows.sweeping import ALONE, Project
 from tests.flows.sweeping import project as project
+from tests.flows.test_branches import TWO
 from tests.flows.test_together import eventually
 
 pytest.importorskip("prefect_ray", reason="ray is not installed")
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 SECRET = "s3cret-of-the-test"
+SHORT = [override.replace("1000", "4") for override in TWO]
 ROOT = Path(__file__).parents[2]
 
 
@@ -110,6 +112,24 @@ def test_cells_end_with_a_sweep_that_is_killed(nodes: TwoNodes, project: Project
     eventually(lambda: not is_alive(folder))
 
 
+def test_a_branch_of_a_pipeline_goes_to_the_cluster(nodes: TwoNodes, project: Project):
+    log = project.folder / "log.txt"
+    ray = ["orchestration.branches=true", "orchestration.runner=ray", f"orchestration.ray.address={nodes.address}"]
+    with log.open("w") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "flows", "run", *SHORT, *ray],
+            cwd=project.folder,
+            env=environment(),
+            stdout=output,
+            stderr=output,
+            timeout=300,
+        )
+    assert done.returncode == 0, log.read_text()
+    helper, run = sorted(project.records(), key=lambda record: record["sweep"] is None)
+    assert run["state"] == helper["state"] == "completed" and list(helper["steps"]) == ["sft", "other"]
+    assert helper["sweep"]["id"] == run["id"] and "other: begun beside it" in log.read_text()
+
+
 def test_a_cluster_without_room_is_refused(nodes: TwoNodes, project: Project):
     log = project.folder / "log.txt"
     sweep = started(project, log, f"orchestration.ray.address={nodes.address}", "hardware.ray.num_cpus=99")
@@ -122,19 +142,24 @@ def test_a_cluster_without_room_is_refused(nodes: TwoNodes, project: Project):
 
 def started(project: Project, log: Path, *overrides: str) -> "subprocess.Popen[str]":
     """A sweep in a process of its own: two short cells, then two long ones."""
-    from prefect.settings import PREFECT_API_URL
-
-    environment = {"PREFECT_API_URL": str(PREFECT_API_URL.value()), "MLFLOW_TRACKING_PASSWORD": SECRET}
     options = ["sft.max_steps=2,60", "seed=1,2", "orchestration.runner=ray", *overrides]
     with log.open("w") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "flows", "run", "-m", "--json", *ALONE, *options],
             cwd=project.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
         )
+
+
+def environment() -> dict[str, str]:
+    """That of a process that sends cells."""
+    from prefect.settings import PREFECT_API_URL
+
+    ours = {"PREFECT_API_URL": str(PREFECT_API_URL.value()), "MLFLOW_TRACKING_PASSWORD": SECRET}
+    return {**os.environ, "PYTHONPATH": str(ROOT), **ours}
 
 
 def check_workers(nodes: TwoNodes) -> None:
