@@ -144,6 +144,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
         lease(ONE, "mine", impatient([])).__enter__()
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_the_device_says_so_and_can_be_interrupted(forker: Forker, tmp_path):
     """The forker has leases of its own, which all its runs share: a run that is halted at work keeps the device."""
     arguments = ["run", *PAIRS]
