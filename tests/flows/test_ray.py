@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,7 @@ class TwoNodes:
     def close(self) -> None:
         """End the cluster."""
         self._cluster.shutdown()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
