@@ -94,6 +94,16 @@ class ModelConfig:
 
 
 @dataclass
+class RayResources:
+    """What a cell of a sweep takes of a Ray cluster (`orchestration.runner=ray`)."""
+
+    num_cpus: int | None = option(None, ge=1)
+    """CPUs; when absent 1 beside a GPU, else as many as `threads`."""
+    num_gpus: int | None = option(None, ge=0, outcome=False)
+    """GPUs; when absent 1 where `device` is `cuda`, else none."""
+
+
+@dataclass
 class HardwareConfig:
     """Where and in which precision a run computes."""
 
@@ -102,7 +112,8 @@ class HardwareConfig:
     dtype: Dtype = Dtype.auto
     """`auto` is bfloat16 on a GPU and float32 elsewhere."""
     threads: int | None = option(None, ge=1)
-    """CPU threads, of all processes together; all cores when absent. Results are reproducible per thread count."""
+    """CPU threads, of all processes together; when absent `ray.num_cpus`, else all cores. Results are reproducible per
+    thread count."""
     num_processes: int = option(1, ge=1)
     """Processes that train together (`sft`, `preference`, `reinforce`), each on a GPU of its own where there are GPUs.
     They divide `batch_size x grad_accum`, which stays what an optimiser step takes in all."""
@@ -111,6 +122,8 @@ class HardwareConfig:
     load_in_4bit: bool = False
     """Whether stages that train hold the model they start from in 4 bits (extra `ratchet[4bit]`). What they leave is
     full precision all the same, and so is all that other stages see."""
+    ray: RayResources = field(default_factory=RayResources)
+    """What a cell of a sweep takes of a Ray cluster."""
 
     def __post_init__(self) -> None:
         """See that several processes are possible on the device."""

@@ -15,6 +15,16 @@ class Runner(enum.Enum):
     """Prefect's task runner for what runs beside another: the cells of a sweep."""
 
     processes = "processes"
+    ray = "ray"
+
+
+@dataclass
+class RayConfig:
+    """Which Ray cluster; what a cell takes of it is in `hardware.ray`."""
+
+    address: str | None = option(None, outcome=False)
+    """`HOST:PORT` of its head, or `auto` for the cluster that this machine belongs to; when absent `RAY_ADDRESS`, then
+    `auto`."""
 
 
 @dataclass
@@ -22,9 +32,14 @@ class OrchestrationConfig:
     """Who runs what runs side by side."""
 
     runner: Runner = Runner.processes
-    """`processes`: processes of this machine."""
+    """`processes`: processes of this machine; `ray`: an existing Ray cluster (extra `ratchet[ray]`)."""
+    ray: RayConfig = field(default_factory=RayConfig)
+    """Which cluster."""
+    branches: bool = False
+    """Whether steps of one pipeline that do not wait for each other are made side by side (not within a sweep)."""
     max_workers: int | None = option(None, ge=1, outcome=False)
-    """Cells at once; when absent as many as the devices allow: cores by `hardware.threads`, or GPUs."""
+    """Cells at once; when absent as many as the devices allow: cores by `hardware.threads`, or GPUs; on Ray as many as
+    its nodes have room for at the start."""
 
 
 @dataclass

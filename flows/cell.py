@@ -21,6 +21,7 @@ from conf.run import RunConfig, load_run
 from flows.commands.run import run_pipeline
 from flows.console import Console
 from flows.outcome import EXIT_CODES
+from flows.ray_worker import settle
 from flows.references import pipeline_records
 from flows.select_scores import model_of, score_cell
 from flows.stop import CANCEL, Stopped, StopRequest
@@ -47,15 +48,18 @@ def do_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         cell: As plain values: `config`, `overrides`, `command`, `sweep` (as `flows.posttrain` takes it, with the cell's
-            `number`), `varied`, `candidate` (the step whose model is scored), `output`.
+            `number`), `varied`, `candidate` (the step whose model is scored), `output`, and for another machine `place`
+            (see `flows.ray_worker`).
 
     Returns:
         `state` (as of a run's record), `code` (as the exit code of a run), `run`, `error`, `scores` (see
         `flows.select_scores.score_cell`).
     """
+    outcome = {"state": "failed", "code": 1, "run": None, "error": "", "scores": {}}
+    if problem := "place" in cell and settle(cell["place"]):
+        return outcome | {"code": 2, "error": problem}
     with _output_to(Path(cell["output"])):
         config = load_run(cell["config"])
-        outcome = {"state": "failed", "code": 1, "run": None, "error": "", "scores": {}}
         try:
             if (Path(cell["sweep"]["folder"]) / CANCEL).exists():
                 raise Interrupted("not begun")

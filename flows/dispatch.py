@@ -69,7 +69,7 @@ class Dispatch:
                 alone = [suspect]
                 while alone and not self._stop.requested():
                     if self._drain(alone, 1, message, begun, ended):
-                        ended(suspect, _died())
+                        ended(suspect, _died("its process died, twice: it was killed, or there was no memory left"))
 
     def _drain(
         self,
@@ -100,6 +100,8 @@ class Dispatch:
             except BrokenExecutor:
                 self._close()
                 return list(running.values())
+            except Exception as error:  # of the runner's own: it has tried again already, as often as it does
+                outcome = _died(f"its worker was lost ({type(error).__name__})")
             ended(running.pop(future), outcome)
         return []
 
@@ -120,6 +122,5 @@ class Dispatch:
         self._open.close()
 
 
-def _died() -> Outcome:
-    error = "its process died, twice: it was killed, or there was no memory left"
+def _died(error: str) -> Outcome:
     return {"state": "failed", "code": 1, "run": None, "error": error, "scores": {}}

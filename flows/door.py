@@ -10,10 +10,14 @@ if TYPE_CHECKING:
     from flows.workspace import Workspace
 
 
-def check_workspace(workspace: "Workspace") -> None:
+def check_workspace(workspace: "Workspace", elsewhere: bool) -> None:
     """Try the store, the device, data, rewards, models to start from, rows, TRL settings and lengths.
 
     What is quick to try comes first; torch is loaded only after all that needs none.
+
+    Args:
+        workspace: What to try.
+        elsewhere: Whether the steps run on another machine, which tries its device itself.
 
     Raises:
         UserError: The first thing that is wrong.
@@ -28,10 +32,12 @@ def check_workspace(workspace: "Workspace") -> None:
     steps = [_planned(workspace, name) for name in workspace.config.steps]
     check_rows(steps, sources, workspace.base_dir)
     check_4bit(workspace.training_hardware)
-    check_device(workspace.training_hardware)
+    if not elsewhere:
+        check_device(workspace.training_hardware)
     check_sharding(steps, workspace.training_hardware)
-    check_vllm(steps, workspace.training_hardware)
-    check_trainers(steps, workspace.training_hardware)
+    if not elsewhere:
+        check_vllm(steps, workspace.training_hardware)
+        check_trainers(steps, workspace.training_hardware)
 
     for model in found:
         if model.adapters:

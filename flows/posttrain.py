@@ -16,6 +16,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from conf.run import load_run
+from flows.branches import branches_of
 from flows.console import Console
 from flows.execute import PipelineRun
 from flows.mirror import RunMirror, catch_up
@@ -84,20 +85,23 @@ def carry_out(run: PipelineRun) -> "dict[str, Any] | State[Any]":
 
 def run_steps(run: PipelineRun) -> bool:
     """Do one step after the other; returns whether one of them stopped the pipeline."""
-    for name, step in run.config.steps.items():
-        if run.stop.requested():
-            raise Interrupted(f"{name}: not begun")
-        if gate := run.workspace.held_by(name, run.results):
-            run.skip(name, f"held by {gate}")
-        elif run.workspace.is_due(name, run.results):
-            task = run_step.with_options(name=step.stage, task_run_name=name)
-            state: Any = task(run, run.workspace.inputs(name, run.results), return_state=True)
-            if state.is_cancelled():
-                raise Interrupted(state.message)
-            result: StageResult = state.result()
-            run.workspace.finish(name, result, run.results)
-            if result.verdict == "stop":
-                return True
+    with branches_of(run) as branches:
+        for name, step in run.config.steps.items():
+            if run.stop.requested():
+                raise Interrupted(f"{name}: not begun")
+            if gate := run.workspace.held_by(name, run.results):
+                run.skip(name, f"held by {gate}")
+            elif run.workspace.is_due(name, run.results):
+                if branches:
+                    branches.begin_beside(name)
+                task = run_step.with_options(name=step.stage, task_run_name=name)
+                state: Any = task(run, run.workspace.inputs(name, run.results), return_state=True)
+                if state.is_cancelled():
+                    raise Interrupted(state.message)
+                result: StageResult = state.result()
+                run.workspace.finish(name, result, run.results)
+                if result.verdict == "stop":
+                    return True
     return False
 
 

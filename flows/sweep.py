@@ -16,8 +16,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from conf.errors import UserError
+from conf.sweep import Runner
 from flows.commands.run import command_line
 from flows.compose import clear_errors, register, translate
+from flows.ray_cluster import check_ray
 from flows.sweep_cells import Cell, open_cell
 from stages.contract import Interrupted
 
@@ -48,12 +50,18 @@ def sweep(overrides: Sequence[str], config_dir: str | None, as_json: bool = Fals
         batch = jobs.next() or []
         cells = [open_cell(number, *job, jobs.fixed) for number, job in enumerate(batch, 1)]
         _check_objective(cells, overrides)
+        first = cells[0].config
+        assert first is not None
+        if first.sections.orchestration.runner is Runner.ray:
+            check_ray(first)
 
+        from flows.runners import workers_of
         from flows.sweep_flow import run_sweep
         from flows.sweep_run import SweepRun
 
-        run = SweepRun(cells, jobs, command_line("run", ["-m", *overrides], config_dir), config_dir)
-        values = run_sweep(run)
+        with workers_of(first) as workers:
+            run = SweepRun(cells, jobs, command_line("run", ["-m", *overrides], config_dir), config_dir, workers)
+            values = run_sweep(run)
     print(json.dumps(values) if as_json else f"\n{run.text}")
     return run.code
 

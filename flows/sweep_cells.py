@@ -8,6 +8,7 @@ from typing import Any
 from conf.errors import UserError
 from conf.loader import dump
 from conf.run import RunConfig, load_run
+from conf.sweep import Runner
 from flows.commands.run import checked, command_line
 from flows.compose import load_checked, to_plain
 from flows.select_scores import candidate_step
@@ -87,9 +88,10 @@ def open_cell(number: int, composed: Any, overrides: Sequence[str], fixed: Colle
     try:
         whole = load_checked(to_plain(composed), overrides)
         config = without_final_gates(whole)
-        checked(config)
+        elsewhere = whole.sections.orchestration.runner is Runner.ray
+        checked(config, elsewhere)
         if whole.sections.sweep.ship_winner:
-            checked(with_gate(whole))
+            checked(with_gate(whole), elsewhere)
     except UserError as error:
         raise UserError(f"{error} (in the job {' '.join(chosen)})" if chosen else str(error)) from error
     return Cell(

@@ -17,7 +17,6 @@ from flows.dispatch import Dispatch
 from flows.flow_report import catch_up
 from flows.leaderboard_files import leaderboard_values
 from flows.prefect_server import server_name, shared_server, start_server, users_server
-from flows.runners import make_runner
 from flows.stop import CANCEL, Stopped
 from flows.sweep_run import SweepRun
 
@@ -37,9 +36,8 @@ def sweep_flow(sweep: str) -> "State[Any] | None":
 def _run_cells() -> "State[Any] | None":
     run = _current.get()
     run.record.update(prefect_run=flow_run.get_id(), prefect_url=users_server())
-    config = run.orchestration
     try:
-        with Dispatch(lambda workers: make_runner(config, workers), run_cell, run.workers, run.stop) as dispatch:
+        with Dispatch(run.workers.make_runner, run_cell, run.workers.count, run.stop) as dispatch:
             run.run(dispatch)
     except Stopped as stopped:
         if stopped.reason == CANCEL:

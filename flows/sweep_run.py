@@ -12,7 +12,7 @@ from flows.console import Console
 from flows.dispatch import Dispatch
 from flows.leaderboard import CellResult, Leaderboard, cell_result, leaderboard, settings_of
 from flows.leaderboard_files import leaderboard_text, write_leaderboard
-from flows.runners import workers
+from flows.runners import Workers
 from flows.stop import Stopped, StopRequest
 from flows.sweep_cells import Cell, chosen_of, gate_cell, open_cell
 from flows.sweep_mirror import SweepMirror
@@ -34,6 +34,7 @@ class SweepRun:
         jobs: Where those of later launches come from.
         command: The command line that starts it again.
         config_dir: The user's own configuration.
+        workers: Who runs the cells.
 
     Attributes:
         found: The leaderboard, once all cells are over.
@@ -41,7 +42,9 @@ class SweepRun:
         shipped: What came of the winner's gate, where one was asked for.
     """
 
-    def __init__(self, cells: Sequence[Cell], jobs: "Jobs", command: Sequence[str], config_dir: str | None) -> None:
+    def __init__(
+        self, cells: Sequence[Cell], jobs: "Jobs", command: Sequence[str], config_dir: str | None, workers: Workers
+    ) -> None:
         first = cells[0].config
         assert first is not None
         workspace = Workspace(first)
@@ -49,8 +52,7 @@ class SweepRun:
         self.console = Console()
         self.record = SweepRecord(first.sections, self.runs_dir, command)
         self.stop = StopRequest(self.console.say, self.record.folder)
-        self.orchestration = first.sections.orchestration
-        self.workers = workers(self.orchestration, workspace.hardware)
+        self.workers = workers
         self.found: Leaderboard | None = None
         self.error: BaseException | None = None
         self.shipped: dict[str, Any] | None = None
@@ -77,7 +79,7 @@ class SweepRun:
         self._close("completed", mirror)
 
     def _run(self, dispatch: Dispatch) -> None:
-        self.console.say(f"{self.record.id}: {len(self._cells)} cells, {self.workers} at once")
+        self.console.say(f"{self.record.id}: {len(self._cells)} cells, {self.workers.count} at once")
         batch = list(self._cells)
         while batch:
             self._dispatch(dispatch, batch)
@@ -113,7 +115,7 @@ class SweepRun:
             "folder": str(self.record.folder),
             "mlflow_run": self.record.values["mlflow_run"],
         }
-        return cell.message(about, str(self.record.output(cell.number)), self._config_dir)
+        return self.workers.message(cell.message(about, str(self.record.output(cell.number)), self._config_dir))
 
     def _next(self) -> list[Cell]:
         """The cells of the next launch; one that cannot run has failed, now that others have run."""

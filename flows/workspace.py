@@ -128,13 +128,16 @@ class Workspace:
         """The place in the store for a step with these inputs."""
         return self.store.entry(inputs.step.stage, inputs.fingerprint)
 
-    def check(self) -> None:
+    def check(self, elsewhere: bool = False) -> None:
         """Try everything that can go wrong before a model is loaded (see `flows.door`).
+
+        Args:
+            elsewhere: Whether the steps run on another machine.
 
         Raises:
             UserError: The first thing that is wrong.
         """
-        check_workspace(self)
+        check_workspace(self, elsewhere)
 
     def notices(self) -> list[str]:
         """What a person should know before the run: what aliases mean, and what of the rewards it uses."""

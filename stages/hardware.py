@@ -37,7 +37,7 @@ def resolve_hardware(config: HardwareConfig, folder: Path = Path()) -> Hardware:
     hardware = Hardware(
         device=device.name,
         dtype=dtype.name,
-        threads=config.threads or len(cores()),
+        threads=config.threads or config.ray.num_cpus or len(cores()),
         num_processes=config.num_processes,
         load_in_4bit=config.load_in_4bit,
     )

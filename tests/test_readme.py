@@ -14,6 +14,8 @@ from flows.cli import main
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ELSEWHERE = {
+    "ratchet run -m experiment=smoke reinforce.beta=0.02,0.1 orchestration.runner=ray "
+    "orchestration.ray.address=HEAD:6379": "tests/flows/test_ray.py",
     "make demo": "tests/test_demo.py runs what it runs",
     "make test": "this is it",
     "ratchet run experiment=qa": "tests/test_demo.py",

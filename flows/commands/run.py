@@ -9,9 +9,11 @@ from typing import Any
 from conf.errors import DiskError, UserError
 from conf.loader import dump
 from conf.run import RunConfig
+from conf.sweep import Runner
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run
 from flows.outcome import EXIT_CODES, outcome_text
+from flows.ray_cluster import check_ray
 from flows.room import check_room, estimate
 from flows.workspace import Workspace
 from stages.disk import GIVE_ROOM, clear_disk_errors
@@ -69,6 +71,9 @@ def run_pipeline(
         Stopped: The run was asked to end early.
     """
     workspace = checked(config)
+    orchestration = config.sections.orchestration
+    if orchestration.branches and orchestration.runner is Runner.ray:
+        check_ray(config)
 
     from flows.flow_report import catch_up, run_flow
     from flows.posttrain import posttrain
@@ -80,15 +85,19 @@ def run_pipeline(
         return run_flow(posttrain, dump(config.sections), list(overrides), list(command), run_id, True, sweep=sweep)
 
 
-def checked(config: RunConfig) -> Workspace:
+def checked(config: RunConfig, elsewhere: bool = False) -> Workspace:
     """Try all that can fail before a run begins.
+
+    Args:
+        config: What to run.
+        elsewhere: Whether on another machine.
 
     Raises:
         UserError: What is wrong, with the configuration or with the disk.
     """
     workspace = Workspace(config)
     with _found_early(workspace):
-        workspace.check()
+        workspace.check(elsewhere)
     check_room(workspace, _to_run(workspace))
     return workspace
 

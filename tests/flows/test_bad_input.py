@@ -15,7 +15,7 @@ from flows.store import Store
 from stages.adapters import read_adapter
 from stages.contract import ModelRef, StageResult
 from tests.flows.mistakes import configuration, data, models, rewards
-from tests.flows.mistakes.project import PROJECT, ROWS, Mistake, override, write
+from tests.flows.mistakes.project import PROJECT, ROWS, Mistake, command, override, write
 
 RUN = ["run", "experiment=mine"]
 GROUPS = {
@@ -120,6 +120,12 @@ def test_vllm_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.syspath_prepend(folder / "installed")
     says = ["step 'reinforce': reinforce.vllm.mode: server needs a GPU", "hardware.device is cpu", "ratchet[vllm]"]
     refuse(override("", "reinforce.vllm.mode=server", says=says), folder, capsys)
+
+
+def test_a_package_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "prefect_ray", None)
+    arguments = ["run", "-m", "experiment=mine", "seed=1,2", "orchestration.runner=ray"]
+    refuse(command("ray", *arguments, says=["orchestration.runner: ray", 'pip install "ratchet[ray]"']), folder, capsys)
 
 
 def test_the_project_itself_is_fine(folder: Path, capsys: Any) -> None:

@@ -67,6 +67,19 @@ SWEEPS = [
         "bad job", "run", "-m", "experiment=mine", "reinforce.beta=0.1,-1", says=["reinforce.beta: must be", "job"]
     ),
     command("bad sweep", "run", "-m", "experiment=mine", "reinforce.betta=1,2", says=["betta: unknown key; did you"]),
+    command(
+        "client",
+        *["run", "-m", "experiment=mine", "seed=1,2", "orchestration.runner=ray"],
+        "orchestration.ray.address='ray://localhost:10001'",
+        says=["orchestration.ray.address: ray://localhost:10001 is for Ray's client", "HOST:PORT of its head"],
+    ),
+    command(
+        "no cluster",
+        *["run", "-m", "experiment=mine", "seed=1,2"],
+        *["orchestration.runner=ray", "orchestration.ray.address=127.0.0.1:1"],
+        *["hardware.device=cuda", "hardware.dtype=bfloat16"],  # which need not be here
+        says=["orchestration.ray.address: no Ray cluster that we can use at 127.0.0.1:1 (", "ray start --head"],
+    ),
 ]
 
 PIPELINE = [
