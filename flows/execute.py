@@ -104,7 +104,7 @@ def _leased(run: PipelineRun, inputs: StepInputs) -> Iterator[None]:
     if not STAGES[inputs.step.stage].computes:
         yield
         return
-    hardware = run.workspace.hardware
+    hardware = inputs.hardware
     where = "GPU" if hardware.device == "cuda" else hardware.device.upper()
     with lease(hardware, run.record.holder, _telling(run, inputs.name, f"computes on this host's {where}")):
         yield

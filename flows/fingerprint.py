@@ -90,6 +90,8 @@ def library_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str]:
 def _extra_versions(settings: Any, hardware: Hardware) -> dict[str, str | None]:
     """Versions of what only some settings compute with; None where it is not installed, which `plan` does not mind."""
     used = {
+        "accelerate": hardware.num_processes > 1,
+        "deepspeed": "ACCELERATE_USE_DEEPSPEED" in hardware.accelerate,
         "bitsandbytes": hardware.load_in_4bit,
         "vllm": isinstance(settings, ReinforceConfig) and settings.vllm.mode is not None,
     }

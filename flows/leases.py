@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
 from conf.errors import UserError
@@ -49,7 +48,7 @@ def lease(hardware: Hardware, holder: str, on_wait: OnWait) -> Iterator[None]:
     Raises:
         UserError: The leases cannot be written.
     """
-    if hardware.device == "cuda" and _visible():
+    if hardware.device == "cuda" and gpus.visible():
         with _hold_gpus(hardware.num_processes, holder, on_wait):
             yield
         return
@@ -60,16 +59,10 @@ def lease(hardware: Hardware, holder: str, on_wait: OnWait) -> Iterator[None]:
         yield
 
 
-@cache
-def _visible() -> dict[str, str]:
-    """The GPUs that this process saw before it was given one."""
-    return gpus.visible()
-
-
 @contextmanager
 def _hold_gpus(count: int, holder: str, on_wait: OnWait) -> Iterator[None]:
     alone = count == 1
-    choice = (_ours if alone else {}) or _visible()
+    choice = (_ours if alone else {}) or gpus.visible()
     with _hold("gpu", list(choice.values()), count, holder, on_wait) as held:
         leased = {entry: gpu for entry, gpu in choice.items() if gpu in held}
         if alone:
@@ -93,10 +86,11 @@ def _hold(kind: str, names: Sequence[str], count: int, holder: str, on_wait: OnW
     with ExitStack() as held:
         with ExitStack() as turn:
             waits = _Waits(devices, on_wait)
-            first = _LockFile(folder / f"{kind}.turn")
-            while not first.take(holder):
-                waits.a_moment()
-            turn.callback(first.free)
+            if len(devices) > 1:  # who has no choice keeps nobody from the others
+                first = _LockFile(folder / f"{kind}.turn")
+                while not first.take(holder):
+                    waits.a_moment()
+                turn.callback(first.free)
             got: list[_LockFile] = []
             while len(got) < min(count, len(devices)):
                 for device in devices:
@@ -174,7 +168,8 @@ def _folder() -> Path:
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o1777)
+            with suppress(PermissionError):  # another user has made it just now
+                folder.chmod(0o1777)
     except OSError as error:
         raise _unusable(folder, error) from error
     return folder

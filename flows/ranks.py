@@ -89,7 +89,7 @@ def run_ranks(stage: str, settings: Any, context: StageContext) -> StageResult:
 @contextmanager
 def _listening() -> Iterator[tuple[socket, str]]:
     """A socket for processes of this user alone; its path must be short."""
-    with tempfile.TemporaryDirectory(prefix="ratchet-") as folder, socket(AF_UNIX) as listener:
+    with tempfile.TemporaryDirectory(prefix="ratchet-", dir="/tmp") as folder, socket(AF_UNIX) as listener:
         address = f"{folder}/flow"
         listener.bind(address)
         listener.listen()

@@ -72,24 +72,30 @@ def read_accelerate_config(path: Path, hardware: "Hardware") -> dict[str, str]:
         ConfigError: The file cannot be read, has keys or values that are not understood, or contradicts the hardware.
     """
     values = _parsed(path)
-    kind = values.get("distributed_type")
-    if kind not in _TYPES:
+    kind = "NO" if values.get("distributed_type") is False else values.get("distributed_type")  # YAML's NO is false
+    if not isinstance(kind, str) or kind not in _TYPES:
         raise _wrong(path, f"distributed_type: expected one of {', '.join(_TYPES)}, got {kind!r}")
     sections = {key for key in _TYPES.values() if key}
     for key in values:
         if key not in (*_LAUNCH, *sections):
-            raise _wrong(path, f"{key}: is not understood; {suggestion(key, [*_LAUNCH, *sections])}take it out")
-    _check_launch(path, values, hardware)
+            raise _wrong(path, f"{key}: is not understood; {suggestion(str(key), [*_LAUNCH, *sections])}take it out")
+    _check_launch(path, {**values, "distributed_type": kind}, hardware)
     section = _TYPES[kind]
     if section is None:
         return {}
     known = _FSDP if kind == "FSDP" else _DEEPSPEED
     settings = values.get(section) or {}
-    for key in settings:
+    if not isinstance(settings, dict):
+        raise _wrong(path, f"{section}: expected a mapping, got {settings!r}")
+    for key, value in settings.items():
         if key not in known:
-            raise _wrong(path, f"{section}.{key}: is not passed on; {suggestion(key, known)}take it out")
+            raise _wrong(path, f"{section}.{key}: is not passed on; {suggestion(str(key), known)}take it out")
+        if isinstance(value, dict | list):
+            raise _wrong(path, f"{section}.{key}: expected one value, got {value!r}")
     _check_section(path, kind, settings)
-    given = {variable: _text(settings[key]) for key, variable in known.items() if variable and key in settings}
+    given = {
+        variable: _text(settings[key]) for key, variable in known.items() if variable and settings.get(key) is not None
+    }
     return {**given, **_OURS[kind]}
 
 

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ def smallest_memory() -> int | None:
         return min((int(pynvml.nvmlDeviceGetMemoryInfo(each).total) for each in handles), default=None)
 
 
+@cache
 def visible() -> dict[str, str]:
     """The GPUs that CUDA shows this process: as CUDA_VISIBLE_DEVICES names them, with what names each on this host.
 
-    Numbers are taken to be in NVML's order, which is CUDA's own where all GPUs are alike.
+    They are those of the first call: a lease (`flows.leases`) changes the variable. Numbers are taken to be in NVML's
+    order, which is CUDA's own where all GPUs are alike.
     """
     with _handles() as handles:
         found = [str(pynvml.nvmlDeviceGetUUID(each)) for each in handles]

@@ -98,6 +98,7 @@ def check_device(hardware: Hardware) -> None:
     """
     if hardware.device == "cpu":
         return
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA itself would settle now which GPUs we see
     import torch
 
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -106,10 +107,11 @@ def check_device(hardware: Hardware) -> None:
             f"hardware.device: {hardware.device} cannot be used: torch {torch.__version__} finds no such device; "
             "set hardware.device=cpu"
         )
-    if hardware.device == "cuda" and torch.cuda.device_count() < hardware.num_processes:
+    count = len(gpus.visible()) or torch.cuda.device_count()
+    if hardware.device == "cuda" and count < hardware.num_processes:
         raise UserError(
-            f"hardware.num_processes: {hardware.num_processes} processes need a GPU each, and torch finds "
-            f"{torch.cuda.device_count()}; set hardware.num_processes={torch.cuda.device_count()}"
+            f"hardware.num_processes: {hardware.num_processes} processes need a GPU each, and there are {count}; "
+            f"set hardware.num_processes={count}"
         )
 
 

@@ -169,6 +169,8 @@ def check_sharding(steps: Sequence[PlannedStep], hardware: Hardware) -> None:
     """
     if not is_sharded(hardware.accelerate):
         return
+    if hardware.load_in_4bit:
+        raise UserError(f"{KEY}: FSDP and ZeRO-3 cannot divide 4-bit weights; leave out hardware.load_in_4bit")
     for step in steps:
         if step.stage == "reinforce":
             raise UserError(
@@ -201,6 +203,11 @@ def check_vllm(steps: Sequence[PlannedStep], hardware: Hardware) -> None:
             raise UserError(
                 f"{where} needs a GPU, and hardware.device is {hardware.device}: the extra ratchet[vllm] is of no use "
                 "here; leave it out, and Ratchet samples by itself"
+            )
+        if step.settings.resample and hardware.num_processes > 1:
+            raise UserError(
+                f"step {step.name!r}: reinforce.resample: with vLLM and hardware.num_processes="
+                f"{hardware.num_processes} all processes have to sample equally many; set it to 0"
             )
 
 

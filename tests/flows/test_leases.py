@@ -14,6 +14,7 @@ import pytest
 from conf.errors import UserError
 from flows import leases
 from flows.leases import DIRECTORY, lease
+from stages import gpus
 from stages.contract import Hardware, Interrupted
 from stages.hardware import cores
 from tests.flows.forking import Forker
@@ -24,6 +25,7 @@ ONE = Hardware(threads=1)
 _HOLDER = """
 import sys
 from flows.leases import lease
+from stages import gpus
 from stages.contract import Hardware
 with lease(Hardware(threads=int(sys.argv[1])), sys.argv[2], lambda holder: None):
     print("got it", flush=True)
@@ -165,7 +167,7 @@ def test_a_run_waits_for_the_device_says_so_and_can_be_interrupted(forker: Forke
 
 def test_a_process_keeps_its_gpu_and_a_step_of_several_processes_is_given_all_it_needs(monkeypatch):
     """NVML stands for two GPUs, which the tests' machines do not have."""
-    monkeypatch.setattr(leases, "_visible", lambda: {"0": "GPU-a", "1": "GPU-b"})
+    monkeypatch.setattr(gpus, "visible", lambda: {"0": "GPU-a", "1": "GPU-b"})
     monkeypatch.setattr(leases, "_ours", {})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     one, two = Hardware(device="cuda"), Hardware(device="cuda", num_processes=2)

@@ -11,12 +11,13 @@ from stages.rank_main import main
 
 def replay(path: Path) -> None:
     """Let the trainer find its completions by the steps done and the row."""
+    from stages.groups import Group
     from stages.grpo import OnPolicyTrainer
 
     recorded = json.loads(path.read_text())
 
-    def groups(self: OnPolicyTrainer, prompts: Sequence[int]) -> list[list[list[int]]]:
-        return [recorded[f"{self.state.global_step} {prompt}"] for prompt in prompts]
+    def groups(self: OnPolicyTrainer, prompts: Sequence[int]) -> list[Group]:
+        return [Group(recorded[f"{self.state.global_step} {prompt}"], None) for prompt in prompts]
 
     OnPolicyTrainer._groups = groups  # type: ignore[method-assign]
 

@@ -24,6 +24,7 @@ from conf.sections import (
 from flows.ranks import RankError, run_ranks
 from rewards.contract import RewardError
 from stages.contract import Hardware, Interrupted, StageContext, StageResult
+from stages.groups import Group
 from stages.grpo import OnPolicyTrainer
 from stages.order import wrapped_order
 from stages.preference import run_preference
@@ -142,9 +143,10 @@ def test_reinforce_is_the_same_on_recorded_completions(
     recorded: dict[str, list[list[int]]] = {}
     sampled = OnPolicyTrainer._groups
 
-    def record(self: OnPolicyTrainer, prompts: Sequence[int]) -> list[list[list[int]]]:
+    def record(self: OnPolicyTrainer, prompts: Sequence[int]) -> list[Group]:
         groups = sampled(self, prompts)
-        recorded.update({f"{self.state.global_step} {row}": group for row, group in zip(prompts, groups, strict=True)})
+        for row, group in zip(prompts, groups, strict=True):
+            recorded[f"{self.state.global_step} {row}"] = group.completions
         (tmp_path / "record.json").write_text(json.dumps(recorded))
         return groups
 
