@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import zoneinfo
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.retries < 0:
         raise UserError(f"--retries: must be at least 0, got {arguments.retries}")
     for name in (arguments.name, arguments.remove):
-        if name is not None and (not name.strip() or set(name) & set('/%&><"')):
-            raise UserError(f"{name!r} cannot name a deployment; leave out / % & < > and quotes")
+        # Prefect's client puts names into addresses as they are, where `#` and `?` would cut them short.
+        if name is not None and not re.fullmatch(r"\w[\w .-]*", name):
+            raise UserError(f"{name!r} cannot name a deployment; use letters, digits, spaces, _ . and -")
     try:
         zoneinfo.ZoneInfo(arguments.timezone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:

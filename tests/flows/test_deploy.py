@@ -36,6 +36,8 @@ REFUSED = [
     ((*NIGHT, "--timezone", "Europe/Berln"), "there is no 'Europe/Berln'; did you mean 'Europe/Berlin'?"),
     ((*NIGHT, "--timezone", "../UTC"), "--timezone: there is no '../UTC'"),
     ((*NIGHT, "--name", "a/b"), "'a/b' cannot name a deployment"),
+    ((*NIGHT, "--name", "small#2"), "'small#2' cannot name a deployment; use letters, digits, spaces, _ . and -"),
+    (("deploy", "--remove", "small#2"), "'small#2' cannot name a deployment"),
     ((*NIGHT, "--retries", "-1"), "--retries: must be at least 0, got -1"),
     ((*NIGHT, "--pool", "nosuch"), "--pool: there is no work pool 'nosuch'; make it with `prefect work-pool create"),
     ((*NIGHT, "--job-variable", "envv=1"), "has no 'envv'; did you mean 'env'? it has: command, env"),
