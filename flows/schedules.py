@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from prefect._vendor.croniter import croniter  # what the server computes dates with
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
@@ -71,10 +72,14 @@ class Request:
         """When, as Prefect has it.
 
         Raises:
-            UserError: It is no cron expression.
+            UserError: It is no cron expression, counts seconds, or never comes.
         """
         try:
-            return Cron(self.cron, timezone=self.timezone)
+            if len(self.cron.split()) != 5 and not self.cron.startswith("@"):
+                raise ValueError("it does not have five fields")
+            schedule = Cron(self.cron, timezone=self.timezone)
+            croniter(self.cron).get_next()
+            return schedule
         except ValueError as error:
             raise UserError(
                 f"--cron: {self.cron!r} cannot be read ({' '.join(str(error).split())}); give minute, hour, day of "

@@ -33,6 +33,8 @@ REFUSED = [
     ((*NIGHT, "data.asked.source=nowhere.jsonl"), "nowhere.jsonl"),
     (("deploy", "experiment=small", "--cron", "at two"), "--cron: 'at two' cannot be read"),
     (("deploy", "experiment=small", "--cron", "61 2 * * *"), "--cron: '61 2 * * *' cannot be read"),
+    (("deploy", "experiment=small", "--cron", "* * * * * *"), "--cron: '* * * * * *' cannot be read"),
+    (("deploy", "experiment=small", "--cron", "0 0 31 2 *"), "--cron: '0 0 31 2 *' cannot be read"),
     ((*NIGHT, "--timezone", "Europe/Berln"), "there is no 'Europe/Berln'; did you mean 'Europe/Berlin'?"),
     ((*NIGHT, "--timezone", "../UTC"), "--timezone: there is no '../UTC'"),
     ((*NIGHT, "--name", "a/b"), "'a/b' cannot name a deployment"),
