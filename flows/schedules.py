@@ -6,6 +6,7 @@ automations of `flows.recovery`. What must not be changed on the server is remem
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -100,6 +101,9 @@ class Request:
 
     def remember(self, deployment_id: UUID) -> None:
         """Write down what was deployed, and tell the server what to do when a run dies."""
+        before = Deployed.find(str(deployment_id))
+        if before and before.directory != str(Path.cwd()):
+            print(f"ratchet: {self.name}: replaces what was deployed from {before.directory}", file=sys.stderr)
         Deployed(
             id=str(deployment_id),
             name=self.name,
@@ -123,7 +127,7 @@ def deploy(request: Request, pool: str | None, job_variables: Mapping[str, Any])
     with get_client(sync_client=True) as client:
         template = _pool(client, pool)
     variables = {**job_variables, "env": {**_ENVIRONMENT, **job_variables.get("env", {})}}
-    _check_variables(variables, template, pool or POOL)
+    _check_variables(job_variables, template, pool or POOL)
     made = RunnerDeployment.from_flow(scheduled, **settings, job_variables=variables, work_pool_name=pool or POOL)
     made.storage = LocalStorage(str(Path.cwd()))
     deployment_id = made.apply(work_pool_name=pool or POOL)
@@ -202,7 +206,7 @@ def _pool(client: SyncPrefectClient, name: str | None) -> Mapping[str, Any]:
 
 
 def _check_variables(variables: Mapping[str, Any], template: Mapping[str, Any], pool: str) -> None:
-    """A variable that the pool's template does not have would be left out without a word."""
+    """A given variable that the pool's template does not have would be left out without a word."""
     known = template.get("variables", {}).get("properties", {})
     for key in variables:
         if known and key not in known:

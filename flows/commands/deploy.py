@@ -78,9 +78,11 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 def _overrides(asked: list[str]) -> list[str]:
     """What was asked for, and the runs directory of this shell: a worker's may have none, or another one."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
     runs_dir = os.environ.get("RATCHET_RUNS_DIR")
-    if runs_dir and not any(item.startswith("runs_dir=") for item in asked):
-        return [*asked, f"runs_dir={Path(runs_dir).resolve()}"]
+    if runs_dir and not any(item.lstrip("+").startswith("runs_dir=") for item in asked):
+        return [*asked, f"runs_dir={QuotedString(str(Path(runs_dir).resolve()), Quote.single).with_quotes()}"]
     return list(asked)
 
 

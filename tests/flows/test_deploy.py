@@ -85,7 +85,7 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
 
     from flows.deployed import Deployed
 
-    monkeypatch.setenv("RATCHET_RUNS_DIR", "elsewhere")
+    monkeypatch.setenv("RATCHET_RUNS_DIR", "else, [where]")
     assert main([*NIGHT, "--timezone", "Europe/Berlin", "--job-variable", "env.OMP_NUM_THREADS=1"]) == 0
     assert "prefect worker start --pool ratchet" in capsys.readouterr().out
     assert main([*NIGHT, "sft.max_steps=3", "--name", "small", "--on-overlap", "skip", "--json"]) == 0
@@ -93,7 +93,7 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
     with get_client(sync_client=True) as client:
         found = client.read_deployment_by_name("posttrain/small")
         rules = [rule for rule in client.read_automations() if rule.name.startswith("ratchet small: ")]
-    overrides = ["experiment=small", "sft.max_steps=3", f"runs_dir={project / 'elsewhere'}"]
+    overrides = ["experiment=small", "sft.max_steps=3", f"runs_dir='{project / 'else, [where]'}'"]
     assert made["overrides"] == found.parameters["overrides"] == overrides
     assert (made["on_overlap"], made["timezone"], made["pool"]) == ("skip", "UTC", "ratchet")
     assert [(each.schedule.cron, each.schedule.timezone) for each in found.schedules] == [("0 2 * * *", "UTC")]
@@ -119,6 +119,37 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
     assert json.loads(capsys.readouterr().out) == [] and not list(place.iterdir())
     with get_client(sync_client=True) as client:
         assert not [rule for rule in client.read_automations() if rule.name.startswith("ratchet small: ")]
+
+
+def test_a_deployment_of_another_project_is_not_replaced_without_a_word(project, monkeypatch, capsys):
+    monkeypatch.setenv("RATCHET_RUNS_DIR", "elsewhere")
+    own = [*NIGHT, "++runs_dir=own", "--name", "shared", "--json"]
+    for _ in range(2):
+        assert main(own) == 0
+        made = capsys.readouterr()
+        assert json.loads(made.out)["overrides"] == ["experiment=small", "++runs_dir=own"]
+        assert "replace" not in made.err
+    write_project(project / "other")
+    monkeypatch.chdir(project / "other")
+    assert main(own) == 0
+    assert f"ratchet: shared: replaces what was deployed from {project}\n" in capsys.readouterr().err
+    assert main(["deploy", "--remove", "shared"]) == 0
+
+
+def test_a_pool_that_passes_on_no_environment_is_used_all_the_same(project, capsys):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    template = {
+        "job_configuration": {"command": "{{ command }}"},
+        "variables": {"type": "object", "properties": {"command": {"type": "string"}}},
+    }
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="bare", type="process", base_job_template=template))
+    assert main([*NIGHT, "--pool", "bare", "--name", "bare"]) == 0
+    assert main([*NIGHT, "--pool", "bare", "--name", "bare", "--job-variable", "env.A=1"]) == 2
+    assert "--job-variable: the work pool 'bare' has no 'env'" in capsys.readouterr().err
+    assert main(["deploy", "--remove", "bare"]) == 0
 
 
 DEPLOYED = ["experiment=mine", "+reward.qa.mine={type: custom, path: mine.py}", "runs_dir=/big", "sft.max_steps=9"]
