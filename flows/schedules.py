@@ -57,7 +57,7 @@ class Request:
         cron: When.
         timezone: In which the schedule is meant.
         on_overlap: A key of `OVERLAP`.
-        retries: How often a run that crashed goes on.
+        retries: As for `flows.recovery.automations`.
     """
 
     name: str
