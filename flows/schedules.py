@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect._vendor.croniter import croniter  # what the server computes dates with
+from prefect._vendor.croniter import croniter  # type: ignore[attr-defined]  # what the server computes dates with
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
@@ -79,7 +79,7 @@ class Request:
             if len(self.cron.split()) != 5 and not self.cron.startswith("@"):
                 raise ValueError("it does not have five fields")
             schedule = Cron(self.cron, timezone=self.timezone)
-            croniter(self.cron).get_next()
+            croniter(self.cron).get_next()  # type: ignore[no-untyped-call]
             return schedule
         except ValueError as error:
             raise UserError(

@@ -96,7 +96,8 @@ def read_shape(config: object) -> ModelShape | None:
     """The shape that a config.json states; None for a model that is built otherwise, and where a size is none."""
     if not isinstance(config, Mapping) or config.get("model_type") not in _BUILT_ALIKE:
         return None
-    kind, sizes = config["model_type"], {field: config.get(name) for field, name in _SIZES.items()}
+    kind = config["model_type"]
+    sizes: dict[str, Any] = {field: config.get(name) for field, name in _SIZES.items()}
     if not _are_sizes(sizes.values()):
         return None
     sizes["key_heads"] = config.get("num_key_value_heads") or sizes["heads"]
