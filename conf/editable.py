@@ -2,8 +2,8 @@
 
 A list of what may be changed, because a list of what may not is never complete. On it are numbers, switches and named
 choices of training, the seed, the name, and the choice among experiments that are there already. Not on it is whatever
-names a program, a file, an address or other code (rewards, data, models, `runs_dir`, `tracking`, `trainer`), and
-whatever decides that a model is good enough to train further or to ship (`audit`, `probe`, `gate`, suites, held-out
+names a program, a file, an address or other code (rewards, data, models, `runs_dir`, `tracking`, `trainer`, `vllm`),
+and whatever decides that a model is good enough to train further or to ship (`audit`, `probe`, `gate`, suites, held-out
 shares). Values are literals: an interpolation (`${oc.env:TOKEN}`) could show a secret.
 """
 
@@ -18,11 +18,12 @@ from typing import Any
 from conf.errors import ConfigError
 from conf.loader import suggestion
 from conf.schema import RatchetConfig
+from conf.vllm import VLLMConfig
 
 SECTIONS = ("sft", "pairs", "preference", "reinforce")
 """Their numbers, switches and named choices may be changed."""
 
-ALLOWED = f"seed, name, experiment, and numbers, switches and named choices of {', '.join(SECTIONS)}"
+ALLOWED = f"seed, name, experiment, and numbers, switches and named choices of {', '.join(SECTIONS)} (not of its vllm)"
 """The list in words."""
 
 _PATTERNS = {bool: "true|false", int: r"[+-]?\d+", float: r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"}
@@ -73,5 +74,5 @@ def _fields(section: str, cls: Any) -> Iterator[tuple[str, str]]:
             yield key, _PATTERNS[kind] + empty
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
             yield key, "|".join(kind.__members__) + empty
-        elif isinstance(kind, type) and hasattr(kind, "__dataclass_fields__"):
+        elif isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") and kind is not VLLMConfig:
             yield from _fields(key, kind)

@@ -45,7 +45,7 @@ class VLLMConfig:
     mode: VLLMMode | None = None
     """`colocate`: vLLM in the process that trains, on its GPU; `server`: one that runs elsewhere, with GPUs of its own
     (`vllm serve`, with `--logprobs-mode processed_logprobs`). When absent Ratchet samples by itself."""
-    max_divergence: float = option(0.1, gt=0, outcome=False)
+    max_divergence: float = option(0.1, gt=0)
     """Mean difference, in nats per token, between the log-probabilities of a step's tokens by vLLM and by the model in
     training; above it the stage stops, because vLLM has stale or other weights."""
     importance_sampling_mode: ImportanceSampling = ImportanceSampling.sequence_mask

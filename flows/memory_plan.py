@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from conf.errors import UserError
@@ -19,7 +20,10 @@ from stages.hardware import device_memory
 from stages.identity import present_directory
 from stages.rows import Row, read_rows
 from stages.shapes import ModelShape, model_shape
-from stages.sources import PREFIX, source_file
+from stages.sources import GYM_PREFIX, PREFIX, source_file
+
+_OWN = f"{PREFIX}stages.generators."
+"""Ratchet's own generators are quick and print nothing; what others do is not known, and they are for runs to call."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,9 @@ def memory_plan(workspace: Workspace, results: Mapping[str, StageResult]) -> dic
     if shape is None:
         return {}
     count = counter(present_directory(workspace.models.base))
+    longest = partial(_lengths, workspace, results, cache(partial(_rows, workspace)), count)
     steps = {name: step for name, step in workspace.config.steps.items() if STAGES[step.stage].trains}
-    return {name: _estimate(workspace, name, shape, count, results) for name in steps}
+    return {name: _estimate(workspace, name, shape, longest) for name in steps}
 
 
 def memory_lines(estimates: Mapping[str, StepMemory], workspace: Workspace) -> list[str]:
@@ -88,18 +93,19 @@ def _warning(name: str, each: StepMemory, settings: TrainingConfig, stage: str) 
     parts = sorted(each.memory.parts().items(), key=lambda part: -part[1])[:2]
     most = " and ".join(f"{part} {size_text(size)}" for part, size in parts)
     return (
-        f"warning: {name} does not fit into memory (most of it: {most}); try {', '.join(choices)}, or a smaller model"
+        f"warning: {name} {'does' if each.known else 'may'} not fit into memory (most of it: {most}); "
+        f"try {', '.join(choices)}, or a smaller model"
     )
 
 
 def _estimate(
-    workspace: Workspace, name: str, shape: ModelShape, count: Count, results: Mapping[str, StageResult]
+    workspace: Workspace, name: str, shape: ModelShape, longest: Callable[[Step, int], list[Lengths]]
 ) -> StepMemory:
     hardware = workspace.training_hardware
     processes = hardware.num_processes
     part = share(workspace.config.settings[name], processes)
     settings = replace(workspace.config.settings[name], batch_size=part.batch_size, grad_accum=part.grad_accum)
-    lengths = _lengths(workspace, workspace.config.steps[name], settings, count, results)
+    lengths = longest(workspace.config.steps[name], settings.batch_size)
     batch = micro_batch(settings, hardware, lengths)
     memory = step_memory(shape, hardware, settings, batch, processes if is_sharded(hardware.accelerate) else 1)
     together = processes if hardware.device == "cpu" else 1
@@ -107,27 +113,33 @@ def _estimate(
 
 
 def _lengths(
-    workspace: Workspace, step: Step, settings: TrainingConfig, count: Count, results: Mapping[str, StageResult]
+    workspace: Workspace,
+    results: Mapping[str, StageResult],
+    rows_of: Callable[[str], Sequence[Row]],
+    count: Count,
+    step: Step,
+    number: int,
 ) -> list[Lengths]:
     """The longest rows of a step; of one whose rows another step has yet to make, with replies of its longest."""
     if step.data_step is None:
-        return longest_rows(_rows(workspace, str(step.data)), settings.batch_size, count)
+        return longest_rows(rows_of(str(step.data)), number, count)
     if step.data_step in results:
         made = _readable(lambda: read_rows(results[str(step.data_step)].artifacts["train"]))
-        return longest_rows(made, settings.batch_size, count)
+        return longest_rows(made, number, count)
     source = workspace.config.steps[step.data_step]
     reply: int = workspace.config.settings[step.data_step].max_new_tokens
-    rows = longest_rows(_rows(workspace, str(source.data)), settings.batch_size, count) if source.data else []
+    rows = longest_rows(rows_of(str(source.data)), number, count) if source.data else []
     return [Lengths(row.prompt, (reply + 1, reply + 1)) for row in rows]
 
 
 def _rows(workspace: Workspace, source: str) -> Sequence[Row]:
-    """The rows of a source: as prepared before, or read again where no hub has to be asked; none if unusable."""
+    """The rows of a source: as prepared before, or of a file or a generator of Ratchet; none if unusable."""
     prepared = workspace.suites.folder(source) / "train.jsonl"
     config = workspace.config.data[source]
     if prepared.is_file():
         return _readable(lambda: read_rows(prepared))
-    if config.source.startswith(PREFIX) or source_file(config.source, workspace.base_dir) is not None:
+    generated = config.source.startswith((PREFIX, GYM_PREFIX))
+    if config.source.startswith(_OWN) or (not generated and source_file(config.source, workspace.base_dir) is not None):
         return _readable(lambda: read_rows_of(config, workspace.base_dir))
     return []
 

@@ -5,7 +5,7 @@ machine, nobody is left to say so: Prefect then shows the run as Running for eve
 schedule stands still. So a deployment brings automations, which the server itself carries out:
 
 - a run that gives no sign of life for a minute and a half (its process sends one every half minute) has crashed;
-- a run that crashed is scheduled again, as often as it may, and goes on from the store like any interrupted run;
+- a run that crashed in one of its first attempts is scheduled again, and goes on from the store like any other;
 - a run that a worker took and did not begin within ten minutes is scheduled again.
 
 A run that ends by itself (shipped, held, inconclusive, stopped, failed, cancelled) is not Crashed, and stays as it is.
@@ -49,7 +49,8 @@ def automations(deployment_id: UUID, name: str, retries: int) -> list[Automation
     Args:
         deployment_id: The deployment.
         name: Its name.
-        retries: How often a run that crashed goes on.
+        retries: A run that crashes in one of so many first attempts goes on. Prefect counts all attempts, also
+            those that ended because somebody stopped the worker.
     """
     begun = ("Running", "Crashed", "Failed", "Cancelled", "Cancelling")
     times = [str(count) for count in range(1, retries + 1)]

@@ -43,7 +43,8 @@ def scheduled(overrides: Sequence[str] = ()) -> "dict[str, Any] | State[Any]":
 
     Args:
         overrides: KEY=VALUE, as for `ratchet run`. May differ from what was deployed only in the seed, the name, the
-            experiment, and numbers, switches and named choices of sft, pairs, preference and reinforce.
+            experiment, and numbers, switches and named choices of sft, pairs, preference and reinforce
+            (nothing of reinforce.vllm).
 
     Returns:
         What `posttrain` returns, or the state Failed that says what is wrong with the input.

@@ -6,6 +6,7 @@ automations of `flows.recovery`. What must not be changed on the server is remem
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from prefect._vendor.croniter import croniter  # type: ignore[attr-defined]  # what the server computes dates with
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
@@ -55,7 +57,7 @@ class Request:
         cron: When.
         timezone: In which the schedule is meant.
         on_overlap: A key of `OVERLAP`.
-        retries: How often a run that crashed goes on.
+        retries: As for `flows.recovery.automations`.
     """
 
     name: str
@@ -71,10 +73,14 @@ class Request:
         """When, as Prefect has it.
 
         Raises:
-            UserError: It is no cron expression.
+            UserError: It is no cron expression, counts seconds, or never comes.
         """
         try:
-            return Cron(self.cron, timezone=self.timezone)
+            if len(self.cron.split()) != 5 and not self.cron.startswith("@"):
+                raise ValueError("it does not have five fields")
+            schedule = Cron(self.cron, timezone=self.timezone)
+            croniter(self.cron).get_next()  # type: ignore[no-untyped-call]
+            return schedule
         except ValueError as error:
             raise UserError(
                 f"--cron: {self.cron!r} cannot be read ({' '.join(str(error).split())}); give minute, hour, day of "
@@ -95,6 +101,9 @@ class Request:
 
     def remember(self, deployment_id: UUID) -> None:
         """Write down what was deployed, and tell the server what to do when a run dies."""
+        before = Deployed.find(str(deployment_id))
+        if before and before.directory != str(Path.cwd()):
+            print(f"ratchet: {self.name}: replaces what was deployed from {before.directory}", file=sys.stderr)
         Deployed(
             id=str(deployment_id),
             name=self.name,
@@ -118,7 +127,7 @@ def deploy(request: Request, pool: str | None, job_variables: Mapping[str, Any])
     with get_client(sync_client=True) as client:
         template = _pool(client, pool)
     variables = {**job_variables, "env": {**_ENVIRONMENT, **job_variables.get("env", {})}}
-    _check_variables(variables, template, pool or POOL)
+    _check_variables(job_variables, template, pool or POOL)
     made = RunnerDeployment.from_flow(scheduled, **settings, job_variables=variables, work_pool_name=pool or POOL)
     made.storage = LocalStorage(str(Path.cwd()))
     deployment_id = made.apply(work_pool_name=pool or POOL)
@@ -162,6 +171,8 @@ def job_variables(items: Iterable[str]) -> dict[str, Any]:
         key, mark, value = item.partition("=")
         if not mark or not re.fullmatch(r"env\.\w+|\w+", key, re.ASCII):
             raise UserError(f"--job-variable: expected KEY=VALUE or env.NAME=VALUE, got {item!r}")
+        if key == "env":
+            raise UserError(f"--job-variable: give env.NAME=VALUE, got {item!r}")
         if key.startswith("env."):
             found.setdefault("env", {})[key.removeprefix("env.")] = value
         else:
@@ -195,7 +206,7 @@ def _pool(client: SyncPrefectClient, name: str | None) -> Mapping[str, Any]:
 
 
 def _check_variables(variables: Mapping[str, Any], template: Mapping[str, Any], pool: str) -> None:
-    """A variable that the pool's template does not have would be left out without a word."""
+    """A given variable that the pool's template does not have would be left out without a word."""
     known = template.get("variables", {}).get("properties", {})
     for key in variables:
         if known and key not in known:

@@ -42,11 +42,18 @@ def counter(directory: Path | None) -> Count:
     """The tokenizer of a model's directory, or a guess by the number of bytes."""
     path = directory and directory / "tokenizer.json"
     if path is None or not path.is_file():
-        return lambda texts: [-(-len(text.encode()) // BYTES_PER_TOKEN) for text in texts]
+        return _guess
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception:  # it raises no narrower one; who loads the model reports the damage
+        return _guess
     return lambda texts: [len(each) for each in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+
+def _guess(texts: Sequence[str]) -> list[int]:
+    return [-(-len(text.encode()) // BYTES_PER_TOKEN) for text in texts]
 
 
 def longest_rows(rows: Sequence[Row], number: int, count: Count) -> list[Lengths]:

@@ -4,7 +4,7 @@ For decoders of gated layers: Llama, Qwen2, Qwen3, Mistral, Gemma 3 and whatever
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,27 +82,39 @@ class ModelShape:
 
 
 _BUILT_ALIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "smollm3")
+_SIZES = {
+    "hidden": "hidden_size",
+    "intermediate": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "vocabulary": "vocab_size",
+}
+"""Where a config.json has them."""
 
 
-def read_shape(config: Mapping[str, Any]) -> ModelShape | None:
-    """The shape that a config.json states; None for a model that is built otherwise."""
-    kind = config.get("model_type")
-    if kind not in _BUILT_ALIKE:
+def read_shape(config: object) -> ModelShape | None:
+    """The shape that a config.json states; None for a model that is built otherwise, and where a size is none."""
+    if not isinstance(config, Mapping) or config.get("model_type") not in _BUILT_ALIKE:
         return None
-    heads = config["num_attention_heads"]
+    kind = config["model_type"]
+    sizes: dict[str, Any] = {field: config.get(name) for field, name in _SIZES.items()}
+    if not _are_sizes(sizes.values()):
+        return None
+    sizes["key_heads"] = config.get("num_key_value_heads") or sizes["heads"]
+    sizes["head_dim"] = config.get("head_dim") or sizes["hidden"] // sizes["heads"]
+    if not _are_sizes(sizes.values()):
+        return None
     return ModelShape(
-        hidden=config["hidden_size"],
-        intermediate=config["intermediate_size"],
-        layers=config["num_hidden_layers"],
-        heads=heads,
-        key_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        vocabulary=config["vocab_size"],
+        **sizes,
         tied=bool(config.get("tie_word_embeddings", kind == "gemma3_text")),
         qkv_bias=kind == "qwen2" or bool(config.get("attention_bias")),
         qk_norm=kind in ("qwen3", "gemma3_text"),
         norms=4 if kind == "gemma3_text" else 2,
     )
+
+
+def _are_sizes(values: Iterable[object]) -> bool:
+    return all(type(value) is int and value > 0 for value in values)
 
 
 def model_shape(ref: ModelRef) -> ModelShape | None:
@@ -111,7 +123,7 @@ def model_shape(ref: ModelRef) -> ModelShape | None:
     if directory is not None:
         try:
             return read_shape(json.loads((directory / "config.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, LookupError, TypeError):  # who loads it reports the damage
+        except (OSError, ValueError):  # who loads it reports the damage
             return None
     return KNOWN.get(ref.config.id)
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import zoneinfo
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.retries < 0:
         raise UserError(f"--retries: must be at least 0, got {arguments.retries}")
     for name in (arguments.name, arguments.remove):
-        if name is not None and (not name.strip() or set(name) & set('/%&><"')):
-            raise UserError(f"{name!r} cannot name a deployment; leave out / % & < > and quotes")
+        # Prefect's client puts names into addresses as they are, where `#` and `?` would cut them short.
+        if name is not None and not re.fullmatch(r"\w[\w .-]*", name):
+            raise UserError(f"{name!r} cannot name a deployment; use letters, digits, spaces, _ . and -")
     try:
         zoneinfo.ZoneInfo(arguments.timezone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -76,9 +78,11 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 def _overrides(asked: list[str]) -> list[str]:
     """What was asked for, and the runs directory of this shell: a worker's may have none, or another one."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
     runs_dir = os.environ.get("RATCHET_RUNS_DIR")
-    if runs_dir and not any(item.startswith("runs_dir=") for item in asked):
-        return [*asked, f"runs_dir={Path(runs_dir).resolve()}"]
+    if runs_dir and not any(item.lstrip("+").startswith("runs_dir=") for item in asked):
+        return [*asked, f"runs_dir={QuotedString(str(Path(runs_dir).resolve()), Quote.single).with_quotes()}"]
     return list(asked)
 
 

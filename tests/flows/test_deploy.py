@@ -33,13 +33,18 @@ REFUSED = [
     ((*NIGHT, "data.asked.source=nowhere.jsonl"), "nowhere.jsonl"),
     (("deploy", "experiment=small", "--cron", "at two"), "--cron: 'at two' cannot be read"),
     (("deploy", "experiment=small", "--cron", "61 2 * * *"), "--cron: '61 2 * * *' cannot be read"),
+    (("deploy", "experiment=small", "--cron", "* * * * * *"), "--cron: '* * * * * *' cannot be read"),
+    (("deploy", "experiment=small", "--cron", "0 0 31 2 *"), "--cron: '0 0 31 2 *' cannot be read"),
     ((*NIGHT, "--timezone", "Europe/Berln"), "there is no 'Europe/Berln'; did you mean 'Europe/Berlin'?"),
     ((*NIGHT, "--timezone", "../UTC"), "--timezone: there is no '../UTC'"),
     ((*NIGHT, "--name", "a/b"), "'a/b' cannot name a deployment"),
+    ((*NIGHT, "--name", "small#2"), "'small#2' cannot name a deployment; use letters, digits, spaces, _ . and -"),
+    (("deploy", "--remove", "small#2"), "'small#2' cannot name a deployment"),
     ((*NIGHT, "--retries", "-1"), "--retries: must be at least 0, got -1"),
     ((*NIGHT, "--pool", "nosuch"), "--pool: there is no work pool 'nosuch'; make it with `prefect work-pool create"),
     ((*NIGHT, "--job-variable", "envv=1"), "has no 'envv'; did you mean 'env'? it has: command, env"),
     ((*NIGHT, "--job-variable", "env"), "--job-variable: expected KEY=VALUE or env.NAME=VALUE, got 'env'"),
+    ((*NIGHT, "--job-variable", "env=1", "--job-variable", "env.A=1"), "give env.NAME=VALUE, got 'env=1'"),
     ((*NIGHT, "--serve", "--pool", "ratchet"), "--serve: runs here, without a work pool"),
     (("deploy", "--list", "experiment=small"), "overrides: goes with --cron"),
     (("deploy", "--remove", "small", "--pool", "x"), "--pool: goes with --cron"),
@@ -80,7 +85,7 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
 
     from flows.deployed import Deployed
 
-    monkeypatch.setenv("RATCHET_RUNS_DIR", "elsewhere")
+    monkeypatch.setenv("RATCHET_RUNS_DIR", "else, [where]")
     assert main([*NIGHT, "--timezone", "Europe/Berlin", "--job-variable", "env.OMP_NUM_THREADS=1"]) == 0
     assert "prefect worker start --pool ratchet" in capsys.readouterr().out
     assert main([*NIGHT, "sft.max_steps=3", "--name", "small", "--on-overlap", "skip", "--json"]) == 0
@@ -88,7 +93,7 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
     with get_client(sync_client=True) as client:
         found = client.read_deployment_by_name("posttrain/small")
         rules = [rule for rule in client.read_automations() if rule.name.startswith("ratchet small: ")]
-    overrides = ["experiment=small", "sft.max_steps=3", f"runs_dir={project / 'elsewhere'}"]
+    overrides = ["experiment=small", "sft.max_steps=3", f"runs_dir='{project / 'else, [where]'}'"]
     assert made["overrides"] == found.parameters["overrides"] == overrides
     assert (made["on_overlap"], made["timezone"], made["pool"]) == ("skip", "UTC", "ratchet")
     assert [(each.schedule.cron, each.schedule.timezone) for each in found.schedules] == [("0 2 * * *", "UTC")]
@@ -114,6 +119,37 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
     assert json.loads(capsys.readouterr().out) == [] and not list(place.iterdir())
     with get_client(sync_client=True) as client:
         assert not [rule for rule in client.read_automations() if rule.name.startswith("ratchet small: ")]
+
+
+def test_a_deployment_of_another_project_is_not_replaced_without_a_word(project, monkeypatch, capsys):
+    monkeypatch.setenv("RATCHET_RUNS_DIR", "elsewhere")
+    own = [*NIGHT, "++runs_dir=own", "--name", "shared", "--json"]
+    for _ in range(2):
+        assert main(own) == 0
+        made = capsys.readouterr()
+        assert json.loads(made.out)["overrides"] == ["experiment=small", "++runs_dir=own"]
+        assert "replace" not in made.err
+    write_project(project / "other")
+    monkeypatch.chdir(project / "other")
+    assert main(own) == 0
+    assert f"ratchet: shared: replaces what was deployed from {project}\n" in capsys.readouterr().err
+    assert main(["deploy", "--remove", "shared"]) == 0
+
+
+def test_a_pool_that_passes_on_no_environment_is_used_all_the_same(project, capsys):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    template = {
+        "job_configuration": {"command": "{{ command }}"},
+        "variables": {"type": "object", "properties": {"command": {"type": "string"}}},
+    }
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="bare", type="process", base_job_template=template))
+    assert main([*NIGHT, "--pool", "bare", "--name", "bare"]) == 0
+    assert main([*NIGHT, "--pool", "bare", "--name", "bare", "--job-variable", "env.A=1"]) == 2
+    assert "--job-variable: the work pool 'bare' has no 'env'" in capsys.readouterr().err
+    assert main(["deploy", "--remove", "bare"]) == 0
 
 
 DEPLOYED = ["experiment=mine", "+reward.qa.mine={type: custom, path: mine.py}", "runs_dir=/big", "sft.max_steps=9"]

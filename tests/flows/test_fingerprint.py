@@ -147,9 +147,11 @@ def test_4_bits_count_for_what_trains_and_for_nothing_else(fingerprint):
 
 def test_vllm_counts_and_where_its_server_is_does_not(fingerprint):
     here = {"mode": "server", "server_port": 8001}
-    elsewhere = {"mode": "server", "server_base_url": "http://gpu1:8000", "max_divergence": 1.0}
+    elsewhere = {"mode": "server", "server_base_url": "http://gpu1:8000"}
+    lenient = {**here, "max_divergence": 1.0}
     assert fingerprint("reinforce", {"reinforce.vllm": here}) != fingerprint("reinforce")
     assert fingerprint("reinforce", {"reinforce.vllm": here}) == fingerprint("reinforce", {"reinforce.vllm": elsewhere})
+    assert fingerprint("reinforce", {"reinforce.vllm": here}) != fingerprint("reinforce", {"reinforce.vllm": lenient})
 
 
 READS = {"sft": "rows.csv", "reinforce": "rows.csv mine form.json", "evaluate": "rows.csv"}

@@ -52,6 +52,28 @@ def test_rows_that_cannot_be_read_are_taken_to_be_as_long_as_may_be(capsys: Any)
     assert "sft up to " in long and long.split(", preference")[0] != short.split(", preference")[0]
 
 
+def test_every_source_is_read_once(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, sources = memory_plan.read_rows_of, []
+    monkeypatch.setattr(memory_plan, "read_rows_of", lambda data, base: sources.append(data.source) or read(data, base))
+    said(capsys)
+    assert sources and len(sources) == len(set(sources))
+
+
+def test_a_generator_of_the_users_own_is_not_run(capsys: Any) -> None:
+    Path("mine.py").write_text("def rows():\n    print('ran', file=open('ran', 'a'))\n    yield {'a': '1'}\n")
+    own = ("data.arithmetic.source=python:mine.rows", "~data.arithmetic.args")
+    assert main([*PLAN, *own, "--json"]) == 0
+    rows = {row["step"]: row["memory"] for row in json.loads(capsys.readouterr().out)}
+    assert not rows["sft"]["rows_known"] and not Path("ran").exists()
+
+
+def test_rows_that_are_not_known_are_no_certainty(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym")
+    monkeypatch.setattr(memory_plan, "device_memory", lambda _: 2**20)
+    line, *warnings = said(capsys, "data.arithmetic.source=gym:chain_sum", "~data.arithmetic.args")
+    assert "sft up to " in line and warnings[0].startswith("warning: sft may not fit into memory")
+
+
 def test_a_model_of_another_kind_has_none(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_plan, "model_shape", lambda _: None)
     assert said(capsys) == []

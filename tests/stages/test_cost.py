@@ -65,6 +65,37 @@ def test_a_shape_is_read_from_the_model_itself(tiny: ModelRef) -> None:
     assert read_shape({"model_type": "mamba"}) is None
 
 
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 259,
+}
+DAMAGE: list[dict[str, Any]] = [
+    {"num_attention_heads": 0},
+    {"num_attention_heads": 65},
+    {"vocab_size": "5"},
+    {"num_hidden_layers": None},
+    {"num_key_value_heads": -1},
+    {"head_dim": [16]},
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=str)
+def test_damaged_sizes_are_no_shape(damage: dict[str, Any]) -> None:
+    assert read_shape(LLAMA) is not None
+    assert read_shape(LLAMA | damage) is None
+    assert read_shape([LLAMA]) is None
+
+
+def test_a_damaged_tokenizer_counts_like_none(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"model": ')
+    texts = ["", "three words there"]
+    assert counter(tmp_path)(texts) == counter(None)(texts) == [0, 6]
+
+
 def test_a_model_that_is_not_here_is_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MADE["tiny:random"], "location", lambda: Path("nowhere"))
     assert model_shape(ModelRef(config=ModelConfig(id="tiny:random"), sha256="")) == KNOWN["tiny:random"]
