@@ -25,6 +25,7 @@ from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run, compose_values
 from flows.fingerprint import digest
+from flows.redaction import Redaction
 from flows.store import Entry, Store
 from flows.workspace import Workspace
 from tests.flows.standins import OVERRIDES, REWARD, Project
@@ -213,6 +214,19 @@ def test_text_is_what_it_was_after_hydra_has_read_it(tmp_path: Path, monkeypatch
 REFUSED_HERE = {
     "a secret setting": (["+sft.trainer.hub_token=hf_abc"], "sft.trainer.hub_token: looks like a secret"),
     "a secret in a file": (["reward.mine.mine.path=secret.py"], "has the value of $MY_API_KEY in it"),
+    "a password in an address": (
+        ["data.arithmetic.system='see http://bob:pw@host'"],
+        "data.arithmetic.system: has a user or password in an address",
+    ),
+    "a secret in a list": (
+        ["+sft.trainer.report_to=['http://bob:pw@host']"],
+        "sft.trainer.report_to.0: has a user or password in an address",
+    ),
+    "a place that a library reads": (
+        ["+sft.trainer.run_name=/srv/place"],
+        "sft.trainer.run_name: names /srv/place, which another machine does not have",
+    ),
+    "a place that a template reads": (["+model.chat_template_kwargs.today='~/place'"], "names ~/place"),
     "a file elsewhere": (
         ["+reward.mine.run={type: command, command: [/bin/true]}"],
         "reward.mine.run: names /bin/true, which another machine does not have",
@@ -236,6 +250,67 @@ def test_what_cannot_travel_is_refused(here: Machine, name: str, monkeypatch: An
     message = capsys.readouterr().err
     assert says in message and message.count("\n") == 1, message
     assert not (here.folder / "y.tar.zst").exists()
+
+
+@pytest.mark.parametrize("key", ["reinforce.vllm", "+pipeline.reinforce.set.vllm"])
+def test_who_runs_what_is_for_the_other_machine_to_say(here: Machine, key: str, tmp_path: Path, capsys: Any) -> None:
+    elsewhere = [
+        "orchestration={ray: {address: 'secretplace:6379'}, branches: true}",
+        f"{key}={{mode: server, server_base_url: 'http://secretplace:8000', server_port: 1234}}",
+    ]
+    assert here.ratchet("bundle", *OVERRIDES, *elsewhere, "--out", "y.tar.zst") == 0
+    assert f"note: {key.lstrip('+')}: the address of the server stays here" in capsys.readouterr().out
+    _, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
+    for name in ("config.json", "conf/experiment/bundled.yaml"):
+        assert b"secretplace" not in bytes(members[name].content), name
+    values = json.loads(members["config.json"].content)
+    assert values["orchestration"]["branches"] is False
+    section = values["reinforce"] if key == "reinforce.vllm" else values["pipeline"]["reinforce"]["set"]
+    assert (section["vllm"]["mode"], section["vllm"]["server_port"]) == ("server", 8000)
+
+
+SECRETS = {
+    "OPENAI_APIKEY": ("sk-0123456789", "sk-0123456789"),
+    "DB_PWD": ("hunter2hunter2", "hunter2hunter2"),
+    "PREFECT_API_AUTH_STRING": ("admin:password", "admin:password"),
+    "DATABASE_URL": ("postgresql://user:abcd1234@db/x", "abcd1234"),
+    "A_TOKEN": ('quo"ted\\é', '{"x": "quo\\"ted\\\\é"}'),
+    "B_TOKEN": ('quo"ted\\é', json.dumps('quo"ted\\é')),
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_secrets_are_known_by_what_they_are_called_and_however_written(name: str, monkeypatch: Any) -> None:
+    value, written = SECRETS[name]
+    monkeypatch.setenv(name, value)
+    assert Redaction({}).secret_in(f"x={written}".encode()) == name
+
+
+@pytest.mark.parametrize("name", ["PWD", "GIT_AUTHOR_NAME", "DATABASE"])
+def test_what_every_shell_knows_is_no_secret(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv(name, "/home/somebody")
+    assert Redaction({}).secret_in(b"in /home/somebody") is None
+
+
+PLACES = {
+    "see /app/x": "see ./x",
+    "at https://x.io/app": "at https://x.io/app",
+    "in ~/app, ./app and sub/app": "in ~/app, ./app and sub/app",
+    "/application": "/application",
+    "file:///app": "file://.",
+}
+
+
+@pytest.mark.parametrize("text", PLACES)
+def test_a_place_is_a_whole_path(text: str) -> None:
+    redaction = Redaction({Path("/app"): "."})
+    assert redaction.values(text) == PLACES[text]
+    named = redaction.place_in(json.dumps("\n" + text).encode()) is not None
+    assert named == (PLACES[text] != text)
+
+
+def test_a_place_at_the_start_of_a_line_is_found_in_json() -> None:
+    assert Redaction({Path("/app"): "."}).place_in(json.dumps("see\n/app").encode()) == "/app"
 
 
 def contents(bundle: Path, folder: Path) -> tuple[dict[str, Any], dict[str, Member]]:
@@ -325,6 +400,18 @@ def without_a_record(_: dict[str, Any], members: dict[str, Member]) -> None:
     del members[next(path for path in members if path.endswith("/pipeline.json"))]
 
 
+def recorded(**values: Any) -> Change:
+    """Another record of a step."""
+
+    def change(_: dict[str, Any], members: dict[str, Member]) -> None:
+        path = next(path for path in members if path.endswith("/pipeline.json"))
+        record = json.loads(members[path].content)
+        record["steps"]["sft"] |= values
+        members[path] = Member(json.dumps(record).encode())
+
+    return change
+
+
 FORGED: dict[str, tuple[Change, str]] = {
     "a changed adapter": (replaced("sft", "adapter_model.safetensors", b"weights", b"Weights"), "is damaged"),
     "a changed result": (replaced("sft", "result.json", b"0.5", b"0.6"), "result.json is damaged"),
@@ -338,6 +425,10 @@ FORGED: dict[str, tuple[Change, str]] = {
     "an entry without its start": (without_its_start, "stands on the adapter of sft-"),
     "another start": (remade("pairs", inputs={"models": {"start": "0" * 64}}), "its model does not follow from"),
     "a result elsewhere": (remade("pairs", result={"artifacts": {"train": "../x"}}), "does not vouch for all"),
+    "a result of this machine": (remade("pairs", result={"artifacts": {"train": "/etc/passwd"}}), "does not vouch"),
+    "a result of no file": (remade("pairs", result={"artifacts": {"train": "no.jsonl"}}), "does not vouch for all"),
+    "a step stored elsewhere": (recorded(store="../../x"), "its record of a run is not one"),
+    "a step stored nowhere": (recorded(store="sft-0123456789abcdef"), "its record of a run is not one"),
     "no record": (without_a_record, "it has no record of a run"),
     "another format of the store": (said(store_format=99), "its store has format 99"),
     "no entries": (said(entries=None), "names no entries"),
