@@ -11,6 +11,7 @@ from conf.errors import UserError
 from conf.run import RunConfig, load_run
 from flows.archive import write_archive
 from flows.compose import compose_run
+from flows.edges_then import pipeline_then
 from flows.pack import pack
 from flows.references import find_pipeline
 from flows.workspace import Workspace
@@ -59,4 +60,5 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[RunConfig, Mapping[
     if not directory.is_dir():
         raise UserError(f"{record['id']}: its directory {directory} is gone; bundle the overrides it had instead")
     with contextlib.chdir(directory):
-        yield load_run({**record["config"], "runs_dir": str(runs_dir)}), record
+        then = {"pipeline": pipeline_then(record, runs_dir), "runs_dir": str(runs_dir)}
+        yield load_run({**record["config"], **then}), record

@@ -4,6 +4,7 @@ The runs are made by hand (see `tests.flows.standins`); `tests/flows/test_bundle
 """
 
 import contextlib
+import copy
 import io
 import json
 import shutil
@@ -24,9 +25,11 @@ from flows.bundle_texts import experiment_text
 from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run, compose_values
+from flows.edges_then import check_aliases
 from flows.fingerprint import digest
 from flows.redaction import Redaction
-from flows.store import Entry, Store
+from flows.references import pipeline_records
+from flows.store import Entry, Store, write_json
 from flows.workspace import Workspace
 from tests.flows.standins import OVERRIDES, REWARD, Project
 
@@ -183,6 +186,34 @@ def test_an_edge_to_a_run_travels_as_the_entry_it_means(here: Machine, tmp_path:
     config = json.loads((there.folder / "config.json").read_text())
     assert config["pipeline"]["again"]["start"] == f"run/{entry}"
     assert there.states("experiment=bundled") == {"sft": "cached", "again": "run"}
+
+
+def test_an_edge_of_a_run_travels_as_what_it_meant_then(
+    here: Machine, values: Any, tmp_path: Path, capsys: Any
+) -> None:
+    entry = next(path.name for path in (here.folder / "runs/store").glob("sft-*"))
+    more = {"more": {"stage": "sft", "start": "run/latest/sft", "data": "arithmetic"}}
+    left = {"left": {**more["more"], "start": "run/latest/preference", "after": ["more"]}}
+    config = copy.deepcopy(values) | {"pipeline": {"sft": values["pipeline"]["sft"], **more, **left}}
+    with contextlib.chdir(here.folder):
+        Project(here.folder, config).run(until="more")
+        Project(here.folder, values).run(until="sft", **{"sft.max_steps": 9})
+    record = next(each for each in pipeline_records(here.folder / "runs") if "more" in each["steps"])
+    assert here.ratchet("bundle", record["id"], "--out", "y.tar.zst") == 2
+    assert "left.start: what run/latest/preference meant in that run cannot be told" in capsys.readouterr().err
+    record["config"]["pipeline"].pop("left")
+    write_json(here.folder / "runs/pipelines" / record["id"] / "pipeline.json", record)
+    assert here.ratchet("bundle", record["id"], "--out", "y.tar.zst") == 0
+    _, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
+    assert json.loads(members["config.json"].content)["pipeline"]["more"]["start"] == f"run/{entry}"
+
+
+@pytest.mark.parametrize("now", ["version 2", "version 1 (version 2 is the start itself)"])
+def test_an_alias_that_has_moved_since_is_not_bundled(now: str) -> None:
+    record = {"id": "night", "aliases": {"champion": "version 2"}}
+    check_aliases(record, {"champion": now})
+    with pytest.raises(UserError, match="night: champion was version 2 in that run, and is version 3 now"):
+        check_aliases(record, {"champion": now.replace("version 2", "version 3")})
 
 
 def test_both_ways_need_nothing_heavy(bundle: Path, tmp_path: Path) -> None:
