@@ -162,6 +162,8 @@ def job_variables(items: Iterable[str]) -> dict[str, Any]:
         key, mark, value = item.partition("=")
         if not mark or not re.fullmatch(r"env\.\w+|\w+", key, re.ASCII):
             raise UserError(f"--job-variable: expected KEY=VALUE or env.NAME=VALUE, got {item!r}")
+        if key == "env":
+            raise UserError(f"--job-variable: give env.NAME=VALUE for each variable, got {item!r}")
         if key.startswith("env."):
             found.setdefault("env", {})[key.removeprefix("env.")] = value
         else:

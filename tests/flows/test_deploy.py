@@ -40,6 +40,7 @@ REFUSED = [
     ((*NIGHT, "--pool", "nosuch"), "--pool: there is no work pool 'nosuch'; make it with `prefect work-pool create"),
     ((*NIGHT, "--job-variable", "envv=1"), "has no 'envv'; did you mean 'env'? it has: command, env"),
     ((*NIGHT, "--job-variable", "env"), "--job-variable: expected KEY=VALUE or env.NAME=VALUE, got 'env'"),
+    ((*NIGHT, "--job-variable", "env=foo"), "--job-variable: give env.NAME=VALUE for each variable, got 'env=foo'"),
     ((*NIGHT, "--serve", "--pool", "ratchet"), "--serve: runs here, without a work pool"),
     (("deploy", "--list", "experiment=small"), "overrides: goes with --cron"),
     (("deploy", "--remove", "small", "--pool", "x"), "--pool: goes with --cron"),
