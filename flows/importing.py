@@ -73,6 +73,7 @@ def import_archive(path: Path, runs_dir: Path, say: Callable[[str], None]) -> Im
             found = _Found(draft, manifest, store)
         except _Refused as error:
             raise UserError(f"{path}: {error}") from None
+        notices = found.notices()
         new = [entry.id for entry in found.entries if _take(store, entry, say)]
         known = _take_record(runs_dir, found.record)
     return Imported(
@@ -81,7 +82,7 @@ def import_archive(path: Path, runs_dir: Path, say: Callable[[str], None]) -> Im
         new=new,
         kept=[entry.id for entry in found.entries if entry.id not in new],
         known=known,
-        notices=found.notices(),
+        notices=notices,
     )
 
 
@@ -116,6 +117,10 @@ class _Found:
         ids = manifest.get("entries")
         if not isinstance(ids, list) or not all(isinstance(id_, str) and _ID.fullmatch(id_) for id_ in ids):
             raise _Refused("its manifest names no entries of a store")
+        ratchet = manifest.get("ratchet")
+        software = manifest.get("libraries"), ratchet.get("code") if isinstance(ratchet, dict) else None
+        if not all(isinstance(part, dict) for part in software):
+            raise _Refused("its manifest does not say with what software it was made")
         self._results = {id_: self._result(id_) for id_ in ids}
         for id_ in ids:
             self._check_chain(id_)
@@ -130,10 +135,10 @@ class _Found:
 
     def notices(self) -> list[str]:
         """Where the software is another than here, and results would be computed again."""
-        there, here = self._manifest.get("libraries", {}), library_versions(LIBRARIES)
+        there, here = self._manifest["libraries"], library_versions(LIBRARIES)
         others = [name for name in here if there.get(name) != here[name]]
         lines = [f"made with {name} {there.get(name)}, here is {here[name]}" for name in others]
-        code = self._manifest.get("ratchet", {}).get("code", {})
+        code = self._manifest["ratchet"]["code"]
         stages = sorted({id_.rpartition("-")[0] for id_ in self._results})
         lines += [
             f"made with other code of {name}" for name in stages if code.get(name) != code_digest(f"stages.{name}")
@@ -161,7 +166,8 @@ class _Found:
             raise _Refused(f"{id_} has a file that it does not vouch for: {min(others)}")
         if "inputs.json" not in there or not all(_lies_in(there, path) for path in saved["artifacts"].values()):
             raise _Refused(f"{id_} does not vouch for all that it names")
-        if inputs.get("models", {}).get("start") != _own(id_, result.model).identity:
+        models = inputs.get("models")
+        if not isinstance(models, dict) or models.get("start") != _own(id_, result.model).identity:
             raise _Refused(f"{id_} is foreign: its model does not follow from the one in its inputs.json")
         return result
 

@@ -23,13 +23,16 @@ SUFFIX = ".tar.zst"
 def main(arguments: argparse.Namespace) -> int:
     """Write the bundle and say what is in it; returns the exit code."""
     out = Path(arguments.out).absolute()
-    if not out.name.endswith(SUFFIX) or not out.parent.is_dir():
+    if not out.name.endswith(SUFFIX) or not out.parent.is_dir() or out.is_dir():
         raise UserError(f"--out: expected a file NAME{SUFFIX} in a directory that exists, got {arguments.out}")
     with _chosen(arguments) as (config, record):
         workspace = Workspace(config)
         workspace.store.prepare()
         bundle = pack(workspace, record)
-        write_archive(out, bundle.facts, bundle.members)
+        try:
+            write_archive(out, bundle.facts, bundle.members)
+        except OSError as error:
+            raise UserError(f"--out: {arguments.out}: {error.strerror or error}") from error
     entries = bundle.facts["entries"]
     if arguments.json:
         print(json.dumps({"bundle": str(out), **bundle.facts, "notices": bundle.notices}))
