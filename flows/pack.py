@@ -14,7 +14,7 @@ from flows.archive import Member
 from flows.bundle_texts import experiment_text, readme_text, run_script
 from flows.commands.plan import plan_results
 from flows.edges_then import check_aliases
-from flows.fingerprint import LIBRARIES, code_digest, digest, library_versions
+from flows.fingerprint import LIBRARIES, code_digest, digest, installed_versions
 from flows.portable import EXPERIMENT, RUNS, Portable, make_portable
 from flows.record import Record, ratchet_commit
 from flows.redaction import Redaction, without
@@ -188,8 +188,8 @@ def _facts(
         },
         "store_format": FORMAT,
         "entries": sorted(entries),
-        "hardware": vars(workspace.hardware),
-        "libraries": library_versions([*LIBRARIES, *sorted(portable.packages)]),
+        "hardware": vars(workspace.training_hardware),
+        "libraries": installed_versions([*LIBRARIES, *sorted(portable.packages)]),
         "needs": {"programs": sorted(portable.programs), "environment": sorted(portable.variables)},
     }
 

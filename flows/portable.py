@@ -19,10 +19,11 @@ from conf.loader import dump
 from conf.registry import REGISTERED
 from conf.reward_base import RewardConfig
 from conf.schema import DataConfig, ModelConfig
+from conf.sections import ReinforceConfig
 from conf.steps import ALIASES, BASE
 from conf.sweep import OrchestrationConfig
 from conf.vllm import VLLM_ADDRESS, VLLMConfig
-from flows.archive import MANIFEST
+from flows.archive import MANIFEST, can_name
 from flows.redaction import refuse_private
 from flows.store import Entry
 from flows.workspace import Workspace
@@ -105,6 +106,10 @@ class _Maker:
         values["suite"] = {name: self._suite(name) for name in config.suites}
         for name, step in values["pipeline"].items():
             values["pipeline"][name] = self._step(name, step)
+        if self._workspace.training_hardware.load_in_4bit:
+            self._made.packages.add("bitsandbytes")
+        if any(isinstance(each, ReinforceConfig) and each.vllm.mode for each in config.settings.values()):
+            self._made.packages.add("vllm")
         self._reset_addresses()
         refuse_private(values)
         return self._made
@@ -265,6 +270,9 @@ class _Maker:
         while any(self._made.files.get(str(target), file) != file for target, file in _targets(place, path, files)):
             number += 1
             place = PurePosixPath(FILES, str(number), path.name)
+        for target, _ in _targets(place, path, files):
+            if not can_name(str(target)):
+                raise UserError(f"{str(target)!a}: no other machine may know such a name; rename the file")
         self._made.files |= {str(target): file for target, file in _targets(place, path, files)}
         self._made.origins[path.absolute()] = str(place)
         return str(place)

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -208,6 +209,44 @@ def test_an_edge_of_a_run_travels_as_what_it_meant_then(
     assert json.loads(members["config.json"].content)["pipeline"]["more"]["start"] == f"run/{entry}"
 
 
+@pytest.mark.parametrize("target", [".", "", "../new"])
+def test_a_bundle_is_unpacked_where_one_stands(elsewhere: Machine, bundle: Path, target: str) -> None:
+    elsewhere.folder /= "empty"
+    (elsewhere.folder / "home").mkdir(parents=True)
+    (elsewhere.folder / "home").rmdir()
+    assert elsewhere.ratchet("import", str(bundle), "--unpack", target) == 0
+    assert (elsewhere.folder / target / "run.sh").is_file()
+    assert not [path for path in elsewhere.folder.parent.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("target", ["file/x", "/proc/x", "dangling"])
+def test_a_place_to_unpack_that_cannot_be_is_refused(
+    elsewhere: Machine, bundle: Path, target: str, capsys: Any
+) -> None:
+    (elsewhere.folder / "file").touch()
+    (elsewhere.folder / "dangling").symlink_to("nowhere")
+    assert elsewhere.ratchet("import", str(bundle), "--unpack", target) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"ratchet: --unpack: {target}: ") and message.count("\n") == 1, message
+
+
+@pytest.mark.parametrize("out", ["/proc/x.tar.zst", "folder.tar.zst"])
+def test_a_bundle_that_cannot_be_written_is_refused(here: Machine, out: str, capsys: Any) -> None:
+    (here.folder / "folder.tar.zst").mkdir()
+    assert here.ratchet("bundle", *OVERRIDES, "--out", out) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("ratchet: --out: ") and out in message and message.count("\n") == 1, message
+
+
+def test_a_file_that_another_machine_cannot_name_is_refused(here: Machine, capsys: Any) -> None:
+    folder = here.folder / "tables"
+    folder.mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.csv")).touch()
+    used = "+reward.mine.run={type: command, command: ['true'], visible: [tables]}"
+    assert here.ratchet("bundle", *OVERRIDES, used, "--out", "y.tar.zst") == 2
+    assert "tables/\\udcff.csv': no other machine may know such a name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("now", ["version 2", "version 1 (version 2 is the start itself)"])
 def test_an_alias_that_has_moved_since_is_not_bundled(now: str) -> None:
     record = {"id": "night", "aliases": {"champion": "version 2"}}
@@ -298,6 +337,23 @@ def test_who_runs_what_is_for_the_other_machine_to_say(here: Machine, key: str, 
     assert values["orchestration"]["branches"] is False
     section = values["reinforce"] if key == "reinforce.vllm" else values["pipeline"]["reinforce"]["set"]
     assert (section["vllm"]["mode"], section["vllm"]["server_port"]) == ("server", 8000)
+
+
+FOR_GPUS = {
+    "vllm": ["reinforce.vllm.mode=colocate"],
+    "bitsandbytes": ["hardware.load_in_4bit=true"],
+    "": ["hardware.num_processes=2"],
+}
+
+
+@pytest.mark.parametrize("package", FOR_GPUS)
+def test_what_trains_there_is_asked_for(here: Machine, package: str, tmp_path: Path, capsys: Any) -> None:
+    assert here.ratchet("bundle", *OVERRIDES, *FOR_GPUS[package], "--out", "y.tar.zst") == 0
+    manifest, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
+    assert package.encode() in bytes(members["README.md"].content).split(b"2. Run")[0]
+    hardware = manifest["hardware"]
+    assert hardware["load_in_4bit"] == (package == "bitsandbytes")
+    assert hardware["num_processes"] == (2 if package == "" else 1)
 
 
 SECRETS = {
@@ -462,6 +518,9 @@ FORGED: dict[str, tuple[Change, str]] = {
     "a step stored nowhere": (recorded(store="sft-0123456789abcdef"), "its record of a run is not one"),
     "no record": (without_a_record, "it has no record of a run"),
     "another format of the store": (said(store_format=99), "its store has format 99"),
+    "software of no kind": (said(libraries=3), "does not say with what software"),
+    "no software": (said(ratchet={"code": None}), "does not say with what software"),
+    "models of no kind": (remade("pairs", inputs={"models": 3}), "its model does not follow from"),
     "no entries": (said(entries=None), "names no entries"),
     "a path as an entry": (said(entries=["../../etc"]), "names no entries"),
 }
@@ -583,6 +642,7 @@ def plain(content: bytes) -> Callable[[Path, Path], None]:
 FILES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "a path that leads out": (manifest_with({"../evil": 0}), "leads out of it"),
     "an absolute path": (manifest_with({"/etc/evil": 0}), "leads out of it"),
+    "the manifest as a directory": (manifest_with({f"{MANIFEST}/x": 0}), "or is taken"),
     "a file as a directory": (manifest_with({"a": 0, "a/b": 0}), "or is taken"),
     "more than there is room for": (too_large, "make room"),
     "a decompression bomb": (bomb, "it goes on after its end"),
