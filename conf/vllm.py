@@ -5,6 +5,7 @@ Names and defaults are those of TRL's `GRPOConfig` without their prefix `vllm_`;
 
 import dataclasses
 import enum
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -100,6 +101,8 @@ class VLLMConfig:
                 self._check_unset(names, f"is of mode: {mode.name}; set that, or leave it out")
         if self.mode is None:
             self._check_unset(_OF_ANY, "needs to know where vLLM runs: mode: colocate or server")
+        if "@" in urllib.parse.urlsplit(self.server_base_url or "").netloc:
+            raise ConfigError("server_base_url: takes no user or password; give http://HOST:PORT")
         smallest, largest = self.importance_sampling_clip_min, self.importance_sampling_clip_max
         if smallest is not None and largest is not None and smallest >= largest:
             raise ConfigError(
@@ -116,11 +119,14 @@ class VLLMConfig:
                 raise ConfigError(f"{name}: {reason}")
 
 
+VLLM_ADDRESS = ("server_base_url", "server_host", "server_port", "group_port")
+"""Settings that say where a server is."""
+
 _OF_MODE = {
     VLLMMode.colocate: (
         "model_impl", "gpu_memory_utilization", "max_model_length", "tensor_parallel_size", "enable_sleep_mode",
     ),
-    VLLMMode.server: ("server_base_url", "server_host", "server_port", "server_timeout", "group_port"),
+    VLLMMode.server: (*VLLM_ADDRESS, "server_timeout"),
 }  # fmt: skip
 _OF_ANY = (
     "max_divergence",

@@ -51,6 +51,14 @@ class Member:
         return self.content.stat().st_size if isinstance(self.content, Path) else len(self.content)
 
 
+def can_name(name: str) -> bool:
+    """Whether a member may be called so: UTF-8 without control characters and backslashes."""
+    try:
+        return bool(name.encode() and _NAME.fullmatch(name))
+    except UnicodeEncodeError:
+        return False
+
+
 def write_archive(path: Path, facts: Mapping[str, Any], members: Mapping[str, Member]) -> None:
     """Write a bundle; the same members and facts give the same bytes.
 
@@ -190,8 +198,9 @@ def _check_members(members: Any) -> None:
         raise _Foreign(f"its {MANIFEST} names no members")
     folders = {str(folder) for name in members for folder in PurePosixPath(name).parents}
     for name, about in members.items():
-        inside = _NAME.fullmatch(name) and str(PurePosixPath(name)) == name and ".." not in name.split("/")
-        if not inside or name.startswith("/") or name in (MANIFEST, *folders):
+        parts = name.split("/")
+        inside = can_name(name) and str(PurePosixPath(name)) == name and ".." not in parts
+        if not inside or name.startswith("/") or parts[0] == MANIFEST or name in folders:
             raise _Altered(f"the path {name!r} leads out of it, or is taken")
         kinds = {key: type(value) for key, value in about.items()} if isinstance(about, dict) else {}
         if kinds != {"sha256": str, "size": int, "executable": bool} or about["size"] < 0:

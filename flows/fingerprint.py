@@ -87,6 +87,11 @@ def library_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str]:
     return {name: version(name) for name in names}
 
 
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """The same of those that are installed: a bundle may be made where no step computes."""
+    return {name: found for name in names if (found := _version(name)) is not None}
+
+
 def _extra_versions(settings: Any, hardware: Hardware) -> dict[str, str | None]:
     """Versions of what only some settings compute with; None where it is not installed, which `plan` does not mind."""
     used = {

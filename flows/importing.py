@@ -73,6 +73,7 @@ def import_archive(path: Path, runs_dir: Path, say: Callable[[str], None]) -> Im
             found = _Found(draft, manifest, store)
         except _Refused as error:
             raise UserError(f"{path}: {error}") from None
+        notices = found.notices()
         new = [entry.id for entry in found.entries if _take(store, entry, say)]
         known = _take_record(runs_dir, found.record)
     return Imported(
@@ -81,7 +82,7 @@ def import_archive(path: Path, runs_dir: Path, say: Callable[[str], None]) -> Im
         new=new,
         kept=[entry.id for entry in found.entries if entry.id not in new],
         known=known,
-        notices=found.notices(),
+        notices=notices,
     )
 
 
@@ -116,6 +117,10 @@ class _Found:
         ids = manifest.get("entries")
         if not isinstance(ids, list) or not all(isinstance(id_, str) and _ID.fullmatch(id_) for id_ in ids):
             raise _Refused("its manifest names no entries of a store")
+        ratchet = manifest.get("ratchet")
+        software = manifest.get("libraries"), ratchet.get("code") if isinstance(ratchet, dict) else None
+        if not all(isinstance(part, dict) for part in software):
+            raise _Refused("its manifest does not say with what software it was made")
         self._results = {id_: self._result(id_) for id_ in ids}
         for id_ in ids:
             self._check_chain(id_)
@@ -130,10 +135,10 @@ class _Found:
 
     def notices(self) -> list[str]:
         """Where the software is another than here, and results would be computed again."""
-        there, here = self._manifest.get("libraries", {}), library_versions(LIBRARIES)
+        there, here = self._manifest["libraries"], library_versions(LIBRARIES)
         others = [name for name in here if there.get(name) != here[name]]
         lines = [f"made with {name} {there.get(name)}, here is {here[name]}" for name in others]
-        code = self._manifest.get("ratchet", {}).get("code", {})
+        code = self._manifest["ratchet"]["code"]
         stages = sorted({id_.rpartition("-")[0] for id_ in self._results})
         lines += [
             f"made with other code of {name}" for name in stages if code.get(name) != code_digest(f"stages.{name}")
@@ -159,9 +164,10 @@ class _Found:
         there = {str(file.relative_to(entry.path)) for file in entry.path.rglob("*") if file.is_file()}
         if others := there ^ {*saved["files"], "result.json"}:
             raise _Refused(f"{id_} has a file that it does not vouch for: {min(others)}")
-        if "inputs.json" not in there or any(".." in path.parts for path in result.artifacts.values()):
+        if "inputs.json" not in there or not all(_lies_in(there, path) for path in saved["artifacts"].values()):
             raise _Refused(f"{id_} does not vouch for all that it names")
-        if inputs.get("models", {}).get("start") != _own(id_, result.model).identity:
+        models = inputs.get("models")
+        if not isinstance(models, dict) or models.get("start") != _own(id_, result.model).identity:
             raise _Refused(f"{id_} is foreign: its model does not follow from the one in its inputs.json")
         return result
 
@@ -189,9 +195,15 @@ class _Found:
         steps = record["steps"]
         whole = isinstance(steps, dict) and all(isinstance(s, dict) and s.keys() >= _STEP_KEYS for s in steps.values())
         from_somewhere = isinstance(record["imported"], dict) and "host" in record["imported"]
-        if not whole or not from_somewhere or not _RUN.fullmatch(record["id"]) or record["state"] == "running":
+        stored = whole and all(self._is_known(step["store"]) for step in steps.values())
+        if not stored or not from_somewhere or not _RUN.fullmatch(record["id"]) or record["state"] == "running":
             raise _Refused("its record of a run is not one")
         return record
+
+    def _is_known(self, id_: Any) -> bool:
+        """Whether a step's place in the store is none, or an entry that is in the bundle or here."""
+        here = isinstance(id_, str) and _ID.fullmatch(id_) and (self._store.root / id_).is_dir()
+        return id_ is None or (isinstance(id_, str) and id_ in self._results) or bool(here)
 
     def _check_members(self, ids: Iterable[str]) -> None:
         """Nothing lies among the runs that belongs to no entry."""
@@ -199,6 +211,11 @@ class _Found:
         for name in self._manifest["members"]:
             if name.startswith(f"{RUNS}/") and name != f"{RUNS}/store/FORMAT" and not name.startswith(known):
                 raise _Refused(f"{name} belongs to no entry that its manifest names")
+
+
+def _lies_in(files: Iterable[str], path: Any) -> bool:
+    """Whether a path is one of an entry's files, or a folder of some of them."""
+    return any(file == path or file.startswith(f"{path}/") for file in files)
 
 
 def _own(id_: str, model: ModelRef) -> ModelRef:
@@ -211,7 +228,7 @@ def _outcome(entry: Entry, result: StageResult) -> Any:
     """What other steps are computed from; times and paths may differ."""
     files: Mapping[str, str] = (entry.saved("result.json") or {})["files"]
     taken = {name: result.artifacts[name] for name in _TAKEN_BY_OTHERS if name in result.artifacts}
-    rows = {name: files[str(path.relative_to(entry.path))] for name, path in taken.items()}
+    rows = {name: files.get(str(path.relative_to(entry.path))) for name, path in taken.items()}
     return [result.model.identity, result.verdict, rows]
 
 

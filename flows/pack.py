@@ -13,7 +13,8 @@ from conf.errors import UserError
 from flows.archive import Member
 from flows.bundle_texts import experiment_text, readme_text, run_script
 from flows.commands.plan import plan_results
-from flows.fingerprint import LIBRARIES, code_digest, digest, library_versions
+from flows.edges_then import check_aliases
+from flows.fingerprint import LIBRARIES, code_digest, digest, installed_versions
 from flows.portable import EXPERIMENT, RUNS, Portable, make_portable
 from flows.record import Record, ratchet_commit
 from flows.redaction import Redaction, without
@@ -48,6 +49,8 @@ def pack(workspace: Workspace, record: Mapping[str, Any] | None) -> Bundle:
     """
     rows, results = plan_results(workspace)
     portable = make_portable(workspace, results)
+    if record:
+        check_aliases(record, workspace.models.aliases.asked)
     redaction = Redaction({**portable.origins, workspace.runs_dir: RUNS, workspace.base_dir: "."})
     planned = {row["step"]: row["store"] for row in rows if row["state"] == "cached"}
     wanted = [*planned.values(), *(_finished(workspace, record) if record else ()), *(e.id for e in portable.entries)]
@@ -185,8 +188,8 @@ def _facts(
         },
         "store_format": FORMAT,
         "entries": sorted(entries),
-        "hardware": vars(workspace.hardware),
-        "libraries": library_versions([*LIBRARIES, *sorted(portable.packages)]),
+        "hardware": vars(workspace.training_hardware),
+        "libraries": installed_versions([*LIBRARIES, *sorted(portable.packages)]),
         "needs": {"programs": sorted(portable.programs), "environment": sorted(portable.variables)},
     }
 

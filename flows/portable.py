@@ -6,7 +6,6 @@ count. What stays with the machine (MLflow's address, where runs live) is left o
 """
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions
@@ -20,8 +19,12 @@ from conf.loader import dump
 from conf.registry import REGISTERED
 from conf.reward_base import RewardConfig
 from conf.schema import DataConfig, ModelConfig
+from conf.sections import ReinforceConfig
 from conf.steps import ALIASES, BASE
-from flows.archive import MANIFEST
+from conf.sweep import OrchestrationConfig
+from conf.vllm import VLLM_ADDRESS, VLLMConfig
+from flows.archive import MANIFEST, can_name
+from flows.redaction import refuse_private
 from flows.store import Entry
 from flows.workspace import Workspace
 from rewards.sources import files_of, resolve, reward_libraries, reward_origins
@@ -37,7 +40,6 @@ TAKEN = ("README.md", "run.sh", "config.json", "constraints.txt", EXPERIMENT, MA
 """What a bundle has of its own."""
 
 _PYTHON = ("python", "python3")
-_SECRET = re.compile(r"(^|_)(token|api_?key|secret|passw(or)?d)$", re.IGNORECASE)
 _RATCHET = Path(conf.__file__).parents[1]
 
 
@@ -104,8 +106,25 @@ class _Maker:
         values["suite"] = {name: self._suite(name) for name in config.suites}
         for name, step in values["pipeline"].items():
             values["pipeline"][name] = self._step(name, step)
-        _refuse_secrets(values, "")
+        if self._workspace.training_hardware.load_in_4bit:
+            self._made.packages.add("bitsandbytes")
+        if any(isinstance(each, ReinforceConfig) and each.vllm.mode for each in config.settings.values()):
+            self._made.packages.add("vllm")
+        self._reset_addresses()
+        refuse_private(values)
         return self._made
+
+    def _reset_addresses(self) -> None:
+        """What runs side by side, and where vLLM serves, is for the other machine to say."""
+        values, defaults = self._made.values, dump(VLLMConfig())
+        values["orchestration"] = dump(OrchestrationConfig())
+        steps = {f"pipeline.{name}.set": step.get("set") or {} for name, step in values["pipeline"].items()}
+        for key, settings in {"reinforce": values["reinforce"], **steps}.items():
+            vllm = settings.get("vllm") or {}
+            changed = {name: defaults[name] for name in VLLM_ADDRESS if name in vllm}
+            if any(vllm[name] != default for name, default in changed.items()):
+                self._made.notices.append(f"{key}.vllm: the address of the server stays here; say there which it has")
+            vllm |= changed
 
     def _model(self, model: ModelConfig) -> dict[str, Any]:
         """The base model: a reference, or the files of a directory; and its chat template."""
@@ -251,6 +270,9 @@ class _Maker:
         while any(self._made.files.get(str(target), file) != file for target, file in _targets(place, path, files)):
             number += 1
             place = PurePosixPath(FILES, str(number), path.name)
+        for target, _ in _targets(place, path, files):
+            if not can_name(str(target)):
+                raise UserError(f"{str(target)!a}: no other machine may know such a name; rename the file")
         self._made.files |= {str(target): file for target, file in _targets(place, path, files)}
         self._made.origins[path.absolute()] = str(place)
         return str(place)
@@ -263,18 +285,3 @@ class _Maker:
 def _targets(place: PurePosixPath, path: Path, files: list[Path]) -> list[tuple[PurePosixPath, Path]]:
     """The places of a folder's files, or that of a file."""
     return [(place / file.relative_to(path).as_posix() if file != path else place, file) for file in files]
-
-
-def _refuse_secrets(values: Any, where: str) -> None:
-    """Secrets come from the environment; a key that is called like one must not have a value of its own.
-
-    Raises:
-        UserError: Names the key.
-    """
-    if isinstance(values, Mapping):
-        for key, value in values.items():
-            if _SECRET.search(str(key)) and isinstance(value, str) and value:
-                raise UserError(
-                    f"{where}{key}: looks like a secret, which a bundle must not have; take it from the environment"
-                )
-            _refuse_secrets(value, f"{where}{key}.")

@@ -1,13 +1,24 @@
 """What must not leave this machine: where things lie on it, and what only its environment knows."""
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from conf.errors import UserError
+
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)KEY($|_)", re.IGNORECASE)
+_PASSWORD = re.compile(r"://(?:[^/@:\s]*:)?([^/@\s]+)@")
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASS|_PWD|CREDENTIAL|AUTH(?!OR)|API_?KEY|(^|_)KEY($|_)", re.IGNORECASE
+)  # not PWD and OLDPWD, which every shell sets
+_BEFORE = r"(?:(?<![\w.~-])|(?<=\\[nrt]))"
+"""A place begins after no part of another path or address; in JSON it may follow an escaped end of a line."""
+_SECRET_KEY = re.compile(r"(^|_)(token|api_?key|secret|passw(or)?d)$", re.IGNORECASE)
+_FREE = ("args", "trainer", "chat_template_kwargs")
+"""Settings that libraries and users' own code read as they like."""
 _SHORTEST = 8
 """Characters of a secret; shorter values of a variable that is called like one are ordinary words."""
 
@@ -25,9 +36,9 @@ class Redaction:
             str(path.resolve()): name for path, name in every.items()
         }
         self._places = {path: names[path] for path in sorted(names, key=len, reverse=True) if path != "/"}
-        self._patterns = {path: re.compile(re.escape(path) + r"(?![\w-])") for path in self._places}
-        secrets = {name: value for name, value in os.environ.items() if _SECRET_NAME.search(name)}
-        self._secrets = {name: value.encode() for name, value in secrets.items() if len(value) >= _SHORTEST}
+        self._patterns = {path: re.compile(_BEFORE + re.escape(path) + r"(?![\w-])") for path in self._places}
+        secrets = ((name, secret) for name, value in os.environ.items() for secret in _secrets_of(name, value))
+        self._secrets = [(name, _written(secret)) for name, secret in secrets if len(secret) >= _SHORTEST]
 
     def values(self, value: Any) -> Any:
         """Plain values, with places by their names in the bundle and without the user and password of an address."""
@@ -47,11 +58,44 @@ class Redaction:
         return next((path for path in self._places if self._bytes(path).search(content)), None)
 
     def secret_in(self, content: bytes) -> str | None:
-        """The environment variable whose value a content has, if it has one."""
-        return next((name for name, value in self._secrets.items() if value in content), None)
+        """The environment variable whose secret a content has, if it has one."""
+        return next((name for name, ways in self._secrets if any(way in content for way in ways)), None)
 
     def _bytes(self, path: str) -> re.Pattern[bytes]:
         return re.compile(self._patterns[path].pattern.encode())
+
+
+def _secrets_of(name: str, value: str) -> list[str]:
+    """What of an environment variable is secret: all of it, or the password of an address."""
+    return [value] if _SECRET_NAME.search(name) else _PASSWORD.findall(value)
+
+
+def _written(secret: str) -> set[bytes]:
+    """A secret as a file may have it: as it is, or as JSON writes it."""
+    ways = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    return {way.encode(errors="surrogateescape") for way in ways}
+
+
+def refuse_private(value: Any, key: str = "", free: bool = False) -> None:
+    """See that a configuration has no secrets, and that what is left to others (`free`) names no place.
+
+    Raises:
+        UserError: Names the key.
+    """
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if _SECRET_KEY.search(str(name)) and isinstance(item, str) and item:
+                raise UserError(
+                    f"{key}{name}: looks like a secret, which a bundle must not have; take it from the environment"
+                )
+            refuse_private(item, f"{key}{name}.", free or name in _FREE)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            refuse_private(item, f"{key}{index}.", free)
+    elif isinstance(value, str) and _USER.search(value):
+        raise UserError(f"{key[:-1]}: has a user or password in an address, which a bundle must not have; leave it out")
+    elif isinstance(value, str) and free and value.startswith(("/", "~")):
+        raise UserError(f"{key[:-1]}: names {value}, which another machine does not have; give a relative path")
 
 
 def without(overrides: Iterable[str], key: str) -> list[str]:

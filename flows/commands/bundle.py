@@ -11,6 +11,7 @@ from conf.errors import UserError
 from conf.run import RunConfig, load_run
 from flows.archive import write_archive
 from flows.compose import compose_run
+from flows.edges_then import pipeline_then
 from flows.pack import pack
 from flows.references import find_pipeline
 from flows.workspace import Workspace
@@ -22,13 +23,16 @@ SUFFIX = ".tar.zst"
 def main(arguments: argparse.Namespace) -> int:
     """Write the bundle and say what is in it; returns the exit code."""
     out = Path(arguments.out).absolute()
-    if not out.name.endswith(SUFFIX) or not out.parent.is_dir():
+    if not out.name.endswith(SUFFIX) or not out.parent.is_dir() or out.is_dir():
         raise UserError(f"--out: expected a file NAME{SUFFIX} in a directory that exists, got {arguments.out}")
     with _chosen(arguments) as (config, record):
         workspace = Workspace(config)
         workspace.store.prepare()
         bundle = pack(workspace, record)
-        write_archive(out, bundle.facts, bundle.members)
+        try:
+            write_archive(out, bundle.facts, bundle.members)
+        except OSError as error:
+            raise UserError(f"--out: {arguments.out}: {error.strerror or error}") from error
     entries = bundle.facts["entries"]
     if arguments.json:
         print(json.dumps({"bundle": str(out), **bundle.facts, "notices": bundle.notices}))
@@ -59,4 +63,5 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[RunConfig, Mapping[
     if not directory.is_dir():
         raise UserError(f"{record['id']}: its directory {directory} is gone; bundle the overrides it had instead")
     with contextlib.chdir(directory):
-        yield load_run({**record["config"], "runs_dir": str(runs_dir)}), record
+        then = {"pipeline": pipeline_then(record, runs_dir), "runs_dir": str(runs_dir)}
+        yield load_run({**record["config"], **then}), record

@@ -35,18 +35,24 @@ def _unpack(path: Path, target: Path, as_json: bool) -> int:
     """Unpack a bundle into a new directory, which appears when every byte is checked."""
     import shutil
 
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"--unpack: {target} is there already, and not empty; name a new directory")
-    target.absolute().parent.mkdir(parents=True, exist_ok=True)
     draft = draft_name(target.absolute())
-    draft.mkdir()
     try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UserError(f"--unpack: {target} is there already, and not empty; name a new directory")
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.mkdir()
         manifest = unpack_archive(path, draft)
-        draft.replace(target)
+        if target.is_dir():  # it stays, as somebody may stand in it
+            for child in draft.iterdir():
+                shutil.move(child, target)
+        else:
+            draft.replace(target)
+    except OSError as error:
+        raise UserError(f"--unpack: {target}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     if as_json:
-        print(json.dumps({"directory": str(target), **{key: manifest[key] for key in ("origin", "entries")}}))
+        print(json.dumps({"directory": str(target), **{key: manifest.get(key) for key in ("origin", "entries")}}))
     else:
         print(f"{target}: run it there with `ratchet run experiment=bundled`; README.md says what it needs")
     return 0

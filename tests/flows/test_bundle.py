@@ -4,8 +4,10 @@ The runs are made by hand (see `tests.flows.standins`); `tests/flows/test_bundle
 """
 
 import contextlib
+import copy
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,8 +26,11 @@ from flows.bundle_texts import experiment_text
 from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run, compose_values
+from flows.edges_then import check_aliases
 from flows.fingerprint import digest
-from flows.store import Entry, Store
+from flows.redaction import Redaction
+from flows.references import pipeline_records
+from flows.store import Entry, Store, write_json
 from flows.workspace import Workspace
 from tests.flows.standins import OVERRIDES, REWARD, Project
 
@@ -184,6 +189,72 @@ def test_an_edge_to_a_run_travels_as_the_entry_it_means(here: Machine, tmp_path:
     assert there.states("experiment=bundled") == {"sft": "cached", "again": "run"}
 
 
+def test_an_edge_of_a_run_travels_as_what_it_meant_then(
+    here: Machine, values: Any, tmp_path: Path, capsys: Any
+) -> None:
+    entry = next(path.name for path in (here.folder / "runs/store").glob("sft-*"))
+    more = {"more": {"stage": "sft", "start": "run/latest/sft", "data": "arithmetic"}}
+    left = {"left": {**more["more"], "start": "run/latest/preference", "after": ["more"]}}
+    config = copy.deepcopy(values) | {"pipeline": {"sft": values["pipeline"]["sft"], **more, **left}}
+    with contextlib.chdir(here.folder):
+        Project(here.folder, config).run(until="more")
+        Project(here.folder, values).run(until="sft", **{"sft.max_steps": 9})
+    record = next(each for each in pipeline_records(here.folder / "runs") if "more" in each["steps"])
+    assert here.ratchet("bundle", record["id"], "--out", "y.tar.zst") == 2
+    assert "left.start: what run/latest/preference meant in that run cannot be told" in capsys.readouterr().err
+    record["config"]["pipeline"].pop("left")
+    write_json(here.folder / "runs/pipelines" / record["id"] / "pipeline.json", record)
+    assert here.ratchet("bundle", record["id"], "--out", "y.tar.zst") == 0
+    _, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
+    assert json.loads(members["config.json"].content)["pipeline"]["more"]["start"] == f"run/{entry}"
+
+
+@pytest.mark.parametrize("target", [".", "", "../new"])
+def test_a_bundle_is_unpacked_where_one_stands(elsewhere: Machine, bundle: Path, target: str) -> None:
+    elsewhere.folder /= "empty"
+    (elsewhere.folder / "home").mkdir(parents=True)
+    (elsewhere.folder / "home").rmdir()
+    assert elsewhere.ratchet("import", str(bundle), "--unpack", target) == 0
+    assert (elsewhere.folder / target / "run.sh").is_file()
+    assert not [path for path in elsewhere.folder.parent.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("target", ["file/x", "/proc/x", "dangling"])
+def test_a_place_to_unpack_that_cannot_be_is_refused(
+    elsewhere: Machine, bundle: Path, target: str, capsys: Any
+) -> None:
+    (elsewhere.folder / "file").touch()
+    (elsewhere.folder / "dangling").symlink_to("nowhere")
+    assert elsewhere.ratchet("import", str(bundle), "--unpack", target) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"ratchet: --unpack: {target}: ") and message.count("\n") == 1, message
+
+
+@pytest.mark.parametrize("out", ["/proc/x.tar.zst", "folder.tar.zst"])
+def test_a_bundle_that_cannot_be_written_is_refused(here: Machine, out: str, capsys: Any) -> None:
+    (here.folder / "folder.tar.zst").mkdir()
+    assert here.ratchet("bundle", *OVERRIDES, "--out", out) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("ratchet: --out: ") and out in message and message.count("\n") == 1, message
+
+
+def test_a_file_that_another_machine_cannot_name_is_refused(here: Machine, capsys: Any) -> None:
+    folder = here.folder / "tables"
+    folder.mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.csv")).touch()
+    used = "+reward.mine.run={type: command, command: ['true'], visible: [tables]}"
+    assert here.ratchet("bundle", *OVERRIDES, used, "--out", "y.tar.zst") == 2
+    assert "tables/\\udcff.csv': no other machine may know such a name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("now", ["version 2", "version 1 (version 2 is the start itself)"])
+def test_an_alias_that_has_moved_since_is_not_bundled(now: str) -> None:
+    record = {"id": "night", "aliases": {"champion": "version 2"}}
+    check_aliases(record, {"champion": now})
+    with pytest.raises(UserError, match="night: champion was version 2 in that run, and is version 3 now"):
+        check_aliases(record, {"champion": now.replace("version 2", "version 3")})
+
+
 def test_both_ways_need_nothing_heavy(bundle: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from flows.cli import main\n"
@@ -213,6 +284,19 @@ def test_text_is_what_it_was_after_hydra_has_read_it(tmp_path: Path, monkeypatch
 REFUSED_HERE = {
     "a secret setting": (["+sft.trainer.hub_token=hf_abc"], "sft.trainer.hub_token: looks like a secret"),
     "a secret in a file": (["reward.mine.mine.path=secret.py"], "has the value of $MY_API_KEY in it"),
+    "a password in an address": (
+        ["data.arithmetic.system='see http://bob:pw@host'"],
+        "data.arithmetic.system: has a user or password in an address",
+    ),
+    "a secret in a list": (
+        ["+sft.trainer.report_to=['http://bob:pw@host']"],
+        "sft.trainer.report_to.0: has a user or password in an address",
+    ),
+    "a place that a library reads": (
+        ["+sft.trainer.run_name=/srv/place"],
+        "sft.trainer.run_name: names /srv/place, which another machine does not have",
+    ),
+    "a place that a template reads": (["+model.chat_template_kwargs.today='~/place'"], "names ~/place"),
     "a file elsewhere": (
         ["+reward.mine.run={type: command, command: [/bin/true]}"],
         "reward.mine.run: names /bin/true, which another machine does not have",
@@ -236,6 +320,84 @@ def test_what_cannot_travel_is_refused(here: Machine, name: str, monkeypatch: An
     message = capsys.readouterr().err
     assert says in message and message.count("\n") == 1, message
     assert not (here.folder / "y.tar.zst").exists()
+
+
+@pytest.mark.parametrize("key", ["reinforce.vllm", "+pipeline.reinforce.set.vllm"])
+def test_who_runs_what_is_for_the_other_machine_to_say(here: Machine, key: str, tmp_path: Path, capsys: Any) -> None:
+    elsewhere = [
+        "orchestration={ray: {address: 'secretplace:6379'}, branches: true}",
+        f"{key}={{mode: server, server_base_url: 'http://secretplace:8000', server_port: 1234}}",
+    ]
+    assert here.ratchet("bundle", *OVERRIDES, *elsewhere, "--out", "y.tar.zst") == 0
+    assert f"note: {key.lstrip('+')}: the address of the server stays here" in capsys.readouterr().out
+    _, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
+    for name in ("config.json", "conf/experiment/bundled.yaml"):
+        assert b"secretplace" not in bytes(members[name].content), name
+    values = json.loads(members["config.json"].content)
+    assert values["orchestration"]["branches"] is False
+    section = values["reinforce"] if key == "reinforce.vllm" else values["pipeline"]["reinforce"]["set"]
+    assert (section["vllm"]["mode"], section["vllm"]["server_port"]) == ("server", 8000)
+
+
+FOR_GPUS = {
+    "vllm": ["reinforce.vllm.mode=colocate"],
+    "bitsandbytes": ["hardware.load_in_4bit=true"],
+    "": ["hardware.num_processes=2"],
+}
+
+
+@pytest.mark.parametrize("package", FOR_GPUS)
+def test_what_trains_there_is_asked_for(here: Machine, package: str, tmp_path: Path, capsys: Any) -> None:
+    assert here.ratchet("bundle", *OVERRIDES, *FOR_GPUS[package], "--out", "y.tar.zst") == 0
+    manifest, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
+    assert package.encode() in bytes(members["README.md"].content).split(b"2. Run")[0]
+    hardware = manifest["hardware"]
+    assert hardware["load_in_4bit"] == (package == "bitsandbytes")
+    assert hardware["num_processes"] == (2 if package == "" else 1)
+
+
+SECRETS = {
+    "OPENAI_APIKEY": ("sk-0123456789", "sk-0123456789"),
+    "DB_PWD": ("hunter2hunter2", "hunter2hunter2"),
+    "PREFECT_API_AUTH_STRING": ("admin:password", "admin:password"),
+    "DATABASE_URL": ("postgresql://user:abcd1234@db/x", "abcd1234"),
+    "A_TOKEN": ('quo"ted\\é', '{"x": "quo\\"ted\\\\é"}'),
+    "B_TOKEN": ('quo"ted\\é', json.dumps('quo"ted\\é')),
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_secrets_are_known_by_what_they_are_called_and_however_written(name: str, monkeypatch: Any) -> None:
+    value, written = SECRETS[name]
+    monkeypatch.setenv(name, value)
+    assert Redaction({}).secret_in(f"x={written}".encode()) == name
+
+
+@pytest.mark.parametrize("name", ["PWD", "GIT_AUTHOR_NAME", "DATABASE"])
+def test_what_every_shell_knows_is_no_secret(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv(name, "/home/somebody")
+    assert Redaction({}).secret_in(b"in /home/somebody") is None
+
+
+PLACES = {
+    "see /app/x": "see ./x",
+    "at https://x.io/app": "at https://x.io/app",
+    "in ~/app, ./app and sub/app": "in ~/app, ./app and sub/app",
+    "/application": "/application",
+    "file:///app": "file://.",
+}
+
+
+@pytest.mark.parametrize("text", PLACES)
+def test_a_place_is_a_whole_path(text: str) -> None:
+    redaction = Redaction({Path("/app"): "."})
+    assert redaction.values(text) == PLACES[text]
+    named = redaction.place_in(json.dumps("\n" + text).encode()) is not None
+    assert named == (PLACES[text] != text)
+
+
+def test_a_place_at_the_start_of_a_line_is_found_in_json() -> None:
+    assert Redaction({Path("/app"): "."}).place_in(json.dumps("see\n/app").encode()) == "/app"
 
 
 def contents(bundle: Path, folder: Path) -> tuple[dict[str, Any], dict[str, Member]]:
@@ -325,6 +487,18 @@ def without_a_record(_: dict[str, Any], members: dict[str, Member]) -> None:
     del members[next(path for path in members if path.endswith("/pipeline.json"))]
 
 
+def recorded(**values: Any) -> Change:
+    """Another record of a step."""
+
+    def change(_: dict[str, Any], members: dict[str, Member]) -> None:
+        path = next(path for path in members if path.endswith("/pipeline.json"))
+        record = json.loads(members[path].content)
+        record["steps"]["sft"] |= values
+        members[path] = Member(json.dumps(record).encode())
+
+    return change
+
+
 FORGED: dict[str, tuple[Change, str]] = {
     "a changed adapter": (replaced("sft", "adapter_model.safetensors", b"weights", b"Weights"), "is damaged"),
     "a changed result": (replaced("sft", "result.json", b"0.5", b"0.6"), "result.json is damaged"),
@@ -338,8 +512,15 @@ FORGED: dict[str, tuple[Change, str]] = {
     "an entry without its start": (without_its_start, "stands on the adapter of sft-"),
     "another start": (remade("pairs", inputs={"models": {"start": "0" * 64}}), "its model does not follow from"),
     "a result elsewhere": (remade("pairs", result={"artifacts": {"train": "../x"}}), "does not vouch for all"),
+    "a result of this machine": (remade("pairs", result={"artifacts": {"train": "/etc/passwd"}}), "does not vouch"),
+    "a result of no file": (remade("pairs", result={"artifacts": {"train": "no.jsonl"}}), "does not vouch for all"),
+    "a step stored elsewhere": (recorded(store="../../x"), "its record of a run is not one"),
+    "a step stored nowhere": (recorded(store="sft-0123456789abcdef"), "its record of a run is not one"),
     "no record": (without_a_record, "it has no record of a run"),
     "another format of the store": (said(store_format=99), "its store has format 99"),
+    "software of no kind": (said(libraries=3), "does not say with what software"),
+    "no software": (said(ratchet={"code": None}), "does not say with what software"),
+    "models of no kind": (remade("pairs", inputs={"models": 3}), "its model does not follow from"),
     "no entries": (said(entries=None), "names no entries"),
     "a path as an entry": (said(entries=["../../etc"]), "names no entries"),
 }
@@ -461,6 +642,7 @@ def plain(content: bytes) -> Callable[[Path, Path], None]:
 FILES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "a path that leads out": (manifest_with({"../evil": 0}), "leads out of it"),
     "an absolute path": (manifest_with({"/etc/evil": 0}), "leads out of it"),
+    "the manifest as a directory": (manifest_with({f"{MANIFEST}/x": 0}), "or is taken"),
     "a file as a directory": (manifest_with({"a": 0, "a/b": 0}), "or is taken"),
     "more than there is room for": (too_large, "make room"),
     "a decompression bomb": (bomb, "it goes on after its end"),

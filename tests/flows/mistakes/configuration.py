@@ -35,6 +35,11 @@ VALUES = [
     override("vLLM's name", "reinforce.vllm.gpu_memory=1", says=["reinforce.vllm.gpu_memory: unknown key; did you"]),
     override("twice said", "reinforce.vllm.temperature=1", says=["vllm.temperature: is reinforce.temperature"]),
     override(
+        "a password in vLLM's address",
+        "reinforce.vllm={mode: server, server_base_url: 'http://bob:pw@host:8000'}",
+        says=["reinforce.vllm.server_base_url: takes no user or password"],
+    ),
+    override(
         "vLLM of no mode", "reinforce.vllm.server_port=1", says=["reinforce.vllm.server_port: is of mode: server"]
     ),
     override(
