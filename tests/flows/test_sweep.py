@@ -19,7 +19,7 @@ from tests.flows.sweeping import project as project
 from tests.flows.test_together import eventually
 
 
-def test_a_sweep_is_one_flow_with_a_cell_per_process(project: Project):
+def test_a_sweep_is_one_flow_with_its_cells_in_other_processes(project: Project):
     code, board, said = project.sweep(
         *ALONE, "name=quick", "sft.max_steps=1,30", "seed=1", "orchestration.max_workers=1"
     )
