@@ -182,12 +182,17 @@ class Ahead:
         self._next: Entry | None = None
 
     def next(self) -> str | None:
-        """The id of the next step's place in the store; None when there is nothing to do, or nothing is known."""
-        if self._next is None or (self._next.path / "result.json").exists():
-            try:
+        """The id of the next step's place in the store; None when there is nothing to do, or nothing is known.
+
+        What cannot be read just now, on a disk across a network or because it is being removed, is tried again.
+        """
+        try:
+            if self._next is None or (self._next.path / "result.json").exists():
                 self._next = self._find()
-            except UserError:  # the cell says so itself
-                self._next, self._steps = None, []
+        except UserError:  # the cell says so itself
+            self._next, self._steps = None, []
+        except OSError:
+            self._next = None
         return self._next.id if self._next else None
 
     def _find(self) -> Entry | None:
