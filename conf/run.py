@@ -78,7 +78,9 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
 
 
 def check_pins(config: RunConfig, overrides: Iterable[str]) -> None:
-    """Refuse overrides (`reinforce.beta=0.1`) of what a step pins in its `set`, or a budget decides: they would do nothing.
+    """Refuse overrides (`reinforce.beta=0.1`) of settings that a step pins in its `set`: they would do nothing.
+
+    So would the number of steps where a budget decides it.
 
     Raises:
         ConfigError: Names the override, the step, and the key to override instead.

@@ -192,7 +192,7 @@ class SweepRun:
 
 
 def exit_code(outcomes: Mapping[int, Mapping[str, Any]], shipped: Mapping[str, Any] | None) -> int:
-    """That of the winner's gate where one was asked for, else that of the first cell by number that did not end well."""
+    """That of the winner's gate where one was asked for, else that of the first cell by number that was not well."""
     if shipped:
         return int(shipped["code"])
     return next((int(outcomes[number]["code"]) for number in sorted(outcomes) if outcomes[number]["code"]), 0)
