@@ -139,6 +139,8 @@ class SweepRun:
     def _begun(self, cell: Cell) -> None:
         self.record.update_cell(cell.number, state="running", overrides=list(cell.overrides))
         self.console.say(f"{cell.label}  begins, and writes to {self.record.output(cell.number)}")
+        if cell.unspent:
+            self.console.say(f"{cell.label}  sweep.budget leaves {cell.unspent}: too few for another optimiser step")
 
     def _ended(self, cell: Cell, outcome: Mapping[str, Any]) -> None:
         self._outcomes[cell.number] = outcome

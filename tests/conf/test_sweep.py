@@ -7,6 +7,7 @@ import pytest
 from conf.errors import ConfigError
 from conf.loader import dump
 from conf.run import RunConfig, check_pins, load_run
+from conf.sweep import BudgetConfig, unspent
 
 
 def loaded(budget: dict[str, int], step: dict[str, Any] | None = None, **reinforce: Any) -> RunConfig:
@@ -44,6 +45,19 @@ def steps(budget: dict[str, int], step: dict[str, Any] | None = None, **reinforc
 )
 def test_steps_adapt_to_the_group_size(budget, group_size, expected):
     assert steps(budget, group_size=group_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "left"),
+    [
+        ({}, ""),
+        ({"completions": 240}, ""),
+        ({"completions": 287}, "47 completions of 'r'"),
+        ({"tokens": 2401}, "1 tokens of 'r'"),
+    ],
+)
+def test_what_is_left_of_a_budget_is_known(budget, left):
+    assert unspent(loaded(budget, group_size=8).settings, BudgetConfig(**budget)) == left
 
 
 def test_a_step_has_the_budget_with_its_own_settings():

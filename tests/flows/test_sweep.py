@@ -28,6 +28,7 @@ def test_a_sweep_is_one_flow_with_its_cells_in_other_processes(project: Project)
     assert [group["settings"] for group in board["groups"]] == [{"sft.max_steps": "30"}, {"sft.max_steps": "1"}]
     cells = project.cells(board["sweep"])
     assert [cell["state"] for cell in cells] == ["completed"] * 2
+    assert len({cell["scored_on"] for cell in board["cells"]} - {""}) == 1
     assert {cell["pid"] for cell in cells}.isdisjoint({os.getpid()})
     assert "cell 1  sft.max_steps=1  begins" in said and "sft: sft from base" not in said
     check_files(project, board)

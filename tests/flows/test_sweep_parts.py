@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from flows.compose import compose_run
-from flows.sweep_cells import Ahead
+from flows.sweep_cells import Ahead, Cell
 from flows.sweep_run import exit_code
 from flows.workspace import Workspace
 from tests.flows.sweeping import ALONE, Project
@@ -26,6 +26,13 @@ def test_a_disk_that_cannot_be_read_for_a_moment_ends_nothing(tmp_path, monkeypa
         assert ahead.next() is None
     assert workspace.entry == entry
     assert str(ahead.next()).startswith("sft-")
+
+
+def test_a_cell_knows_what_it_leaves_of_its_budget(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Project(tmp_path, capsys)
+    config = compose_run(["experiment=asked", "sweep.budget.completions=40"])  # a step takes 4 x 4
+    assert Cell(number=1, overrides=[], chosen=[], config=config).unspent == "8 completions of 'reinforce'"
 
 
 @pytest.mark.parametrize(
