@@ -80,11 +80,15 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
 def check_pins(config: RunConfig, overrides: Iterable[str]) -> None:
     """Refuse overrides (`reinforce.beta=0.1`) of settings that a step pins in its `set`: they would do nothing.
 
+    So would the number of steps where a budget decides it.
+
     Raises:
         ConfigError: Names the override, the step, and the key to override instead.
     """
     for override in overrides:
         key = override.split("=")[0].lstrip("+")
+        if key == "reinforce.max_steps" and config.sections.sweep.budget.is_set:
+            raise ConfigError(f"{key}: sweep.budget decides the number of steps; leave one of them out")
         stage, _, setting = key.partition(".")
         for name, step in config.sections.pipeline.items():  # as declared: what a check takes from its step is no pin
             path = setting.split(".") if setting else []

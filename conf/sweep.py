@@ -44,9 +44,9 @@ class OrchestrationConfig:
 
 @dataclass
 class BudgetConfig:
-    """The same amount of generated text for every `reinforce` step, whatever its group size.
+    """The same budget of generated text for every `reinforce` step, whatever its group size.
 
-    It decides `max_steps`: as many optimiser steps as fit, and at least one must. A step generates
+    It decides `max_steps`: as many whole optimiser steps as fit, and at least one must. A step generates
     `batch_size x grad_accum x group_size` completions; what `difficulty` and `resample` sample comes on top.
     """
 
@@ -95,15 +95,29 @@ def with_budget(settings: Mapping[str, Any], steps: Mapping[str, Step], budget: 
     return found
 
 
+def unspent(settings: Mapping[str, Any], budget: BudgetConfig) -> str:
+    """In words, what every reinforce step leaves of a budget, as it does not pay for another optimiser step."""
+    if not budget.is_set:
+        return ""
+    costs = {name: _cost(own, budget) for name, own in settings.items() if isinstance(own, ReinforceConfig)}
+    left = [f"{given % needed} {unit} of {name!r}" for name, (needed, given, unit) in costs.items() if given % needed]
+    return ", ".join(left)
+
+
 def _steps(name: str, own: ReinforceConfig, budget: BudgetConfig) -> int:
-    completions = own.batch_size * own.grad_accum * own.group_size
-    needed, given, unit = completions, budget.completions, "completions"
-    if budget.tokens is not None:
-        needed, given, unit = completions * own.max_new_tokens, budget.tokens, "tokens"
-    assert given is not None
+    needed, given, unit = _cost(own, budget)
     if given < needed:
         raise ConfigError(
             f"sweep.budget.{unit}: {given} do not pay for one optimiser step of {name!r}, which takes up to {needed} "
             f"{unit}; raise the budget, or lower batch_size, grad_accum or group_size"
         )
     return given // needed
+
+
+def _cost(own: ReinforceConfig, budget: BudgetConfig) -> tuple[int, int, str]:
+    """What an optimiser step takes, what is given, and of what."""
+    completions = own.batch_size * own.grad_accum * own.group_size
+    if budget.tokens is not None:
+        return completions * own.max_new_tokens, budget.tokens, "tokens"
+    assert budget.completions is not None
+    return completions, budget.completions, "completions"

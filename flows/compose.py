@@ -120,8 +120,11 @@ def translate(overrides: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
+def clear_errors(where: str = "") -> Iterator[None]:
     """Turn what Hydra and OmegaConf raise into a ConfigError of one line.
+
+    Args:
+        where: What an error begins with that does not say where it comes from.
 
     Raises:
         ConfigError: For every error of theirs.
@@ -129,10 +132,10 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except HYDRA_ERRORS as error:
-        raise ConfigError(_explain(error)) from error
+        raise ConfigError(_explain(error, where)) from error
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, where: str) -> str:
     if isinstance(error, UnicodeDecodeError):
         return _explain_undecodable(error)
     if isinstance(error, YAMLError):
@@ -161,6 +164,8 @@ def _explain(error: Exception) -> str:
         return f"{group.group(1)}: there is no {group.group(2)!r}; available: {', '.join(_choices(group.group(1)))}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: cannot be read as KEY=VALUE; close every quote and bracket, e.g. sft.max_steps=10"
+    if isinstance(error, ValueError) and not re.search(r"\bgroup\b", first_line):
+        return f"{where}{first_line}"
     if isinstance(error, ValueError):
         return f"{first_line}; a group takes the name of one of its files, e.g. pipeline=full"
     return " ".join(line.strip() for line in str(error).splitlines()[:2])

@@ -1,4 +1,4 @@
-"""Cells go to the workers of Prefect's task runner, as far as there are any; each cell has a process to itself.
+"""Cells go to the workers of Prefect's task runner, as far as there are any, one at a time to each.
 
 A cell whose next step another one is just making is not begun: it would keep a worker waiting. When a process dies, the
 pool loses all of them; the cells that ran go on once more, one at a time, so that the one that kills its process is

@@ -7,7 +7,7 @@ killed and started again has the same leaderboard as one that was not.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class CellResult:
         seconds: What its steps take, those included that it shares.
         steps: By id of the store entry, the seconds of its steps.
         rows: Score by row of the task suites.
+        scored_on: What identifies these rows, and how they are scored.
         curves: By column of the progress, the values at the steps of reinforcement.
     """
 
@@ -53,6 +54,7 @@ class CellResult:
     seconds: float = 0.0
     steps: Mapping[str, float] = field(default_factory=dict)
     rows: Sequence[float] = ()
+    scored_on: str = ""
     curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
@@ -77,8 +79,8 @@ class Group:
         return " ".join(f"{key}={value}" for key, value in self.settings.items()) or "the only setting"
 
     def average(self, number: str) -> float | None:
-        """A number of its cells on average; None when none has it."""
-        values = [value for cell in self.cells if (value := getattr(cell, number)) is not None]
+        """A number of its cells with a score on average; None when none has it."""
+        values = [value for cell in self.scored if (value := getattr(cell, number)) is not None]
         return statistics.fmean(values) if values else None
 
 
@@ -114,7 +116,8 @@ def settings_of(cells: Sequence[Cell]) -> list[dict[str, str]]:
 def cell_result(cell: Cell, settings: Mapping[str, str], outcome: Mapping[str, Any], runs_dir: Path) -> CellResult:
     """A cell with the numbers of its store entries."""
     scores: Mapping[str, Mapping[str, Any]] = outcome["scores"]
-    rows = [score for suite in scores.values() if suite["role"] == "task" for score in suite["by_row"]]
+    tasks = [suite for suite in scores.values() if suite["role"] == "task"]
+    rows = [score for suite in tasks for score in suite["by_row"]]
     record = find_pipeline(runs_dir, outcome["run"]) if outcome["run"] else None
     steps = record["steps"] if record else {}
     entries = {name: Entry(runs_dir / "store" / step["store"]) for name, step in steps.items() if step["store"]}
@@ -136,12 +139,13 @@ def cell_result(cell: Cell, settings: Mapping[str, str], outcome: Mapping[str, A
         seconds=round(sum(saved.values()), 3),
         steps=saved,
         rows=rows,
+        scored_on=" ".join(suite["id"] for suite in tasks),
         curves={column: [row[column] for row in progress if column in row] for column in ("reward", "kl")},
     )
 
 
 def leaderboard(cells: Sequence[CellResult]) -> Leaderboard:
-    """Group cells over their seeds, and see whether the best is surely better than the second."""
+    """Group cells over their seeds, and see whether the best is surely better than every other."""
     by_settings: dict[tuple[tuple[str, str], ...], list[CellResult]] = {}
     for cell in cells:
         by_settings.setdefault(tuple(cell.settings.items()), []).append(cell)
@@ -154,9 +158,16 @@ def leaderboard(cells: Sequence[CellResult]) -> Leaderboard:
 def _group(settings: Mapping[str, str], cells: Sequence[CellResult]) -> Group:
     from stages.seeds import mean_over_seeds
 
-    scores = _by_seed(cells)
-    found = vars(mean_over_seeds(scores)) if scores else {}
-    return Group(settings=settings, cells=cells, **found)
+    group = Group(settings=settings, cells=cells)
+    if not group.scored:
+        return group
+    if not _same_rows([group]):  # there is no interval over rows that are not the same
+        return replace(group, mean=statistics.fmean(statistics.fmean(cell.rows) for cell in group.scored))
+    return replace(group, **vars(mean_over_seeds(_by_seed(cells))))
+
+
+def _same_rows(groups: Sequence[Group]) -> bool:
+    return len({cell.scored_on for group in groups for cell in group.scored}) == 1
 
 
 def _by_seed(cells: Sequence[CellResult]) -> dict[int, Sequence[float]]:
@@ -164,18 +175,26 @@ def _by_seed(cells: Sequence[CellResult]) -> dict[int, Sequence[float]]:
 
 
 def _winner(ranked: Sequence[Group]) -> tuple[Group | None, str]:
-    from stages.seeds import lead
+    """The first, if it leads every other by more than chance; named in the words is the one that comes closest."""
+    from stages.seeds import NotComparable, lead
 
     if len(ranked) < 2:
         return None, "no winner: nothing to compare" if ranked else "no winner: no cell has a score"
-    best, second = ranked[:2]
-    try:
-        found = lead(_by_seed(best.cells), _by_seed(second.cells))
-    except ValueError as error:
-        return None, f"no winner: {best.name} and {second.name} have {error}"
+    best, *others = ranked
+    if failed := len(best.cells) - len(best.scored):
+        return None, f"no winner: {best.name} leads, but {failed} of its {len(best.cells)} cells have no score"
+    if not _same_rows(ranked):
+        return None, "no winner: cells were scored on different rows, or in different ways"
+    leads = []
+    for each in others:
+        try:
+            leads.append((each, lead(_by_seed(best.cells), _by_seed(each.cells))))
+        except NotComparable as error:
+            return None, f"no winner: {best.name} and {each.name} have {error}"
+    other, found = min(leads, key=lambda each: each[1].low)
     interval = f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-    seeds = len(_by_seed(best.cells).keys() & _by_seed(second.cells).keys())
+    seeds = len(_by_seed(best.cells).keys() & _by_seed(other.cells).keys())
     of = f"rows and {seeds} seeds" if seeds > 1 else "rows; one seed says nothing of others"
     if found.low <= 0:
-        return None, f"no winner: {best.name} leads {second.name} by {interval}, which may be chance ({of})"
-    return best, f"winner: {best.name}, {interval} before {second.name} (95% over {of})"
+        return None, f"no winner: {best.name} leads {other.name} by {interval}, which may be chance ({of})"
+    return best, f"winner: {best.name}, {interval} before {other.name} (95% over {of})"

@@ -39,7 +39,8 @@ def _settings(cell: CellResult) -> str:
 
 def _row(rank: int, group: Group, guards: Sequence[str]) -> dict[str, str]:
     scored = group.scored
-    score = "" if group.mean is None else f"{group.mean:.3f} ({group.low:.2f} to {group.high:.2f})"
+    interval = "" if group.low is None else f" ({group.low:.2f} to {group.high:.2f})"
+    score = "" if group.mean is None else f"{group.mean:.3f}{interval}"
     kept = {name: [cell.guards[name] for cell in scored if name in cell.guards] for name in guards}
     seconds = group.average("seconds")
     return {

@@ -50,7 +50,9 @@ def select_config(config: RunConfig) -> RunConfig | None:
 
 
 def score_cell(config: RunConfig, model: ModelRef, stop: StopRequest, console: Console, holder: str) -> dict[str, Any]:
-    """The scores of a cell's model by suite, as plain JSON; none without suites.
+    """The scores of a cell's model by suite, as plain JSON, each with the `id` of its rows and of how they are scored.
+
+    There are none without suites.
 
     Raises:
         Interrupted: The sweep was asked to end.
@@ -65,13 +67,14 @@ def score_cell(config: RunConfig, model: ModelRef, stop: StopRequest, console: C
     models = {MODEL: workspace.models.ours(model)}
     if any(suite.judge for suite in suites.values()):
         models = {"baseline": workspace.models.base, **models}
+    stage_suites = workspace.suites.as_stage(suites)
     with tempfile.TemporaryDirectory() as folder:
         context = StageContext(
             models={"start": models[MODEL], "baseline": workspace.models.base},
             out_dir=Path(folder),
             seed=chosen.sections.seed,
             hardware=workspace.hardware,
-            suites=workspace.suites.as_stage(suites),
+            suites=stage_suites,
             scores=workspace.store.scores,
             progress=_progress(stop, console),
             say=lambda text: console.say(f"  select  {text}"),
@@ -81,7 +84,7 @@ def score_cell(config: RunConfig, model: ModelRef, stop: StopRequest, console: C
     found = {}
     for name, suite in suites.items():
         score = mean_score([row for row in scored.rows if (row.suite, row.model) == (name, MODEL)])
-        found[name] = {"role": suite.role.name, **vars(score)}
+        found[name] = {"role": suite.role.name, "id": stage_suites[name].id, **vars(score)}
     return found
 
 

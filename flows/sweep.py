@@ -7,6 +7,7 @@ one. The first jobs are composed and checked before Prefect is loaded: a mistake
 import json
 import queue
 import threading
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
 
 from conf.errors import UserError
 from conf.sweep import Runner
@@ -29,6 +31,7 @@ Batch = list[tuple[Any, list[str]]]
 _OPTUNA = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.max_failure_rate": "1.0"}
 """What Optuna's sweeper is told where the user says nothing: more is better, and a failed cell ends nothing."""
 
+NO_JOB = "-m: the sweeper made no job; give a setting several values, e.g. seed=1,2"
 
 _PATIENCE_SECONDS = 10
 """For a sweeper to end; one that composes, or writes what it found, takes a moment."""
@@ -47,9 +50,12 @@ def sweep(overrides: Sequence[str], config_dir: str | None, as_json: bool = Fals
     """
     register(config_dir)
     with Jobs(overrides) as jobs:
-        batch = jobs.next() or []
+        batch = jobs.next()
+        if batch is None:
+            raise UserError(NO_JOB)
         cells = [open_cell(number, *job, jobs.fixed) for number, job in enumerate(batch, 1)]
-        _check_objective(cells, overrides)
+        if jobs.optimises:
+            _check_objective(cells)
         first = cells[0].config
         assert first is not None
         if first.sections.orchestration.runner is Runner.ray:
@@ -78,13 +84,16 @@ class Jobs:
     Attributes:
         given: The same, as Hydra takes it.
         fixed: The keys of those that are the same for all jobs.
+        optimises: Whether the sweeper goes by the results, known once there are jobs.
     """
 
     def __init__(self, overrides: Sequence[str]) -> None:
         self.given = translate(overrides)
-        with clear_errors():
+        with clear_errors("-m: "):
             parsed = OverridesParser.create().parse_overrides(self.given)
         self.fixed = {each.key_or_group for each in parsed if not each.is_sweep_override()}
+        self.optimises = False
+        self._launched = False
         self._batches: queue.Queue[Batch | BaseException | None] = queue.Queue()
         self._results: queue.Queue[list[float | None] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._sweep, daemon=True)
@@ -105,8 +114,12 @@ class Jobs:
         """Run jobs; returns the score of each, None where it has none. Called by the sweeper.
 
         Raises:
+            UserError: There is none.
             Interrupted: The sweep has ended early.
         """
+        if not jobs:
+            raise UserError(NO_JOB)
+        self._launched = True
         self._batches.put(jobs)
         results = self._results.get()
         if results is None:
@@ -129,29 +142,47 @@ class Jobs:
         self._results.put(results)
 
     def _sweep(self) -> None:
-        optuna = any(override.partition("=")[0] == "hydra/sweeper" and "optuna" in override for override in self.given)
-        said = {override.partition("=")[0].lstrip("+") for override in self.given}
-        defaults = [f"{key}={value}" for key, value in _OPTUNA.items() if optuna and key not in said]
         try:
-            with clear_errors(), initialize_config_module("conf", version_base="1.3"):
-                GlobalHydra.instance().hydra.multirun("config", self, [*self.given, *defaults])  # type: ignore[union-attr]
+            with clear_errors("hydra/sweeper: "), initialize_config_module("conf", version_base="1.3"):
+                hydra: Any = GlobalHydra.instance().hydra
+                hydra.multirun("config", self, [*self.given, *self._defaults(hydra)])
         except OSError as error:  # of Hydra's, which makes the directory
             self._batches.put(UserError(f"runs_dir: cannot write to {error.filename} ({error.strerror})"))
+        except Exception as error:
+            self._batches.put(error if self._launched else _of_sweeper(error))
         except BaseException as error:
             self._batches.put(error)
         else:
             self._batches.put(None)
 
+    def _defaults(self, hydra: Any) -> list[str]:
+        """Overrides of what the user leaves to the sweeper, wherever that was chosen."""
+        chosen = hydra.compose_config("config", self.given, RunMode.MULTIRUN).hydra.sweeper._target_
+        self.optimises = not chosen.endswith(".BasicSweeper")
+        said = {override.partition("=")[0].lstrip("+") for override in self.given}
+        return [
+            f"{key}={value}" for key, value in _OPTUNA.items() if chosen.endswith(".OptunaSweeper") and key not in said
+        ]
 
-def _check_objective(cells: Sequence[Cell], overrides: Sequence[str]) -> None:
+
+def _of_sweeper(error: Exception) -> Exception:
+    """An error from before anything ran, as the user's: the sweeper was told what it cannot do."""
+    if isinstance(error, UserError | Interrupted):
+        return error
+    said = str(error) or str(traceback.extract_tb(error.__traceback__)[-1].line)  # an assertion, without words
+    found = UserError(f"hydra/sweeper: {said.splitlines()[0]}")
+    found.__cause__ = error
+    return found
+
+
+def _check_objective(cells: Sequence[Cell]) -> None:
     """See that an optimiser gets something to go by."""
     from flows.select_scores import select_config
 
-    optimises = any(override.startswith("hydra/sweeper=") and "basic" not in override for override in overrides)
     for cell in cells:
         chosen = select_config(cell.whole) if cell.whole else None
         tasks = chosen and [suite for suite in chosen.suites.values() if not suite.role.guards]
-        if optimises and not (tasks and cell.candidate):
+        if not (tasks and cell.candidate):
             raise UserError(
                 "hydra/sweeper: it goes by the mean score of a suite with `role: task` on its `select` split, and the "
                 "pipeline has none, or trains nothing; add one, e.g. suite=[arithmetic]"

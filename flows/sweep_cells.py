@@ -8,7 +8,7 @@ from typing import Any
 from conf.errors import UserError
 from conf.loader import dump
 from conf.run import RunConfig, load_run
-from conf.sweep import Runner
+from conf.sweep import Runner, unspent
 from flows.commands.run import checked, command_line
 from flows.compose import load_checked, to_plain
 from flows.select_scores import candidate_step
@@ -51,6 +51,11 @@ class Cell:
     def settings(self) -> dict[str, str]:
         """What the sweeper chose, by key."""
         return dict(override.lstrip("+").split("=", 1) for override in self.chosen if "=" in override)
+
+    @property
+    def unspent(self) -> str:
+        """What it leaves of `sweep.budget`, in words."""
+        return unspent(self.config.settings, self.config.sections.sweep.budget) if self.config else ""
 
     @cached_property
     def ahead(self) -> "Ahead":
@@ -182,12 +187,17 @@ class Ahead:
         self._next: Entry | None = None
 
     def next(self) -> str | None:
-        """The id of the next step's place in the store; None when there is nothing to do, or nothing is known."""
-        if self._next is None or (self._next.path / "result.json").exists():
-            try:
+        """The id of the next step's place in the store; None when there is nothing to do, or nothing is known.
+
+        What cannot be read just now, on a disk across a network or because it is being removed, is tried again.
+        """
+        try:
+            if self._next is None or (self._next.path / "result.json").exists():
                 self._next = self._find()
-            except UserError:  # the cell says so itself
-                self._next, self._steps = None, []
+        except UserError:  # the cell says so itself
+            self._next, self._steps = None, []
+        except OSError:
+            self._next = None
         return self._next.id if self._next else None
 
     def _find(self) -> Entry | None:

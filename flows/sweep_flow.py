@@ -1,4 +1,4 @@
-"""The flow of a sweep: its cells as tasks, each of which runs the flow `posttrain` in a process of its own.
+"""The flow of a sweep: its cells as tasks, each of which runs the flow `posttrain` in a worker process.
 
 One flow wraps all launches of a sweeper.
 """

@@ -70,7 +70,7 @@ def _heat_map(groups: Sequence[Group]) -> str:
     head = "".join(f"<th>{escape(value)}</th>" for value in across)
     body = "".join(
         f"<tr><th>{escape(value)}</th>"
-        + "".join(_heat(means.get((value, other or value)), means.values()) for other in across)
+        + "".join(_heat(means.get((value, other if len(keys) > 1 else value)), means.values()) for other in across)
         + "</tr>"
         for value in down
     )

@@ -139,6 +139,8 @@ class SweepRun:
     def _begun(self, cell: Cell) -> None:
         self.record.update_cell(cell.number, state="running", overrides=list(cell.overrides))
         self.console.say(f"{cell.label}  begins, and writes to {self.record.output(cell.number)}")
+        if cell.unspent:
+            self.console.say(f"{cell.label}  sweep.budget leaves {cell.unspent}: too few for another optimiser step")
 
     def _ended(self, cell: Cell, outcome: Mapping[str, Any]) -> None:
         self._outcomes[cell.number] = outcome
@@ -174,10 +176,8 @@ class SweepRun:
 
     @property
     def code(self) -> int:
-        """The exit code."""
-        codes = [int(outcome["code"]) for outcome in self._outcomes.values()]
-        failed = next((code for code in codes if code), 0)
-        return failed or (int(self.shipped["code"]) if self.shipped else 0)
+        """The exit code (see `exit_code`)."""
+        return exit_code(self._outcomes, self.shipped)
 
     @property
     def text(self) -> str:
@@ -191,3 +191,10 @@ class SweepRun:
         return "\n\n".join(
             [*lines, f"{self.record.folder / 'report.html'} shows it, {self.record.folder} has the rest"]
         )
+
+
+def exit_code(outcomes: Mapping[int, Mapping[str, Any]], shipped: Mapping[str, Any] | None) -> int:
+    """That of the winner's gate where one was asked for, else that of the first cell by number that was not well."""
+    if shipped:
+        return int(shipped["code"])
+    return next((int(outcomes[number]["code"]) for number in sorted(outcomes) if outcomes[number]["code"]), 0)

@@ -10,7 +10,7 @@ Applied Statistics 1:386). With one seed nothing is known of others, and the int
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.special import stdtrit
 
@@ -19,6 +19,10 @@ from stages.score_intervals import CONFIDENCE, RESAMPLES, mean_interval
 
 SeedScores = Mapping[int, Sequence[float]]
 """By seed, the scores of the same rows in the same order."""
+
+
+class NotComparable(Exception):
+    """Scores of different rows, or of different seeds: what they have is said as the end of a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,22 +35,32 @@ class Estimate:
 
 
 def mean_over_seeds(scores: SeedScores) -> Estimate:
-    """The mean score, for rows and seeds that are a sample of all there could be."""
+    """The mean score, for rows and seeds that are a sample of all there could be.
+
+    Its interval ends at the least and the largest score seen, 0 and 1 included, as that of `mean_interval` does.
+
+    Raises:
+        NotComparable: The seeds have different numbers of rows.
+    """
     rows = _row_means(scores, list(scores))
     low, high = mean_interval(rows)
-    return _joined(statistics.fmean(rows), low, high, [statistics.fmean(each) for each in scores.values()])
+    found = _joined(statistics.fmean(rows), low, high, [statistics.fmean(each) for each in scores.values()])
+    least, most = min(0.0, *map(min, scores.values())), max(1.0, *map(max, scores.values()))
+    return replace(found, low=max(found.low, least), high=min(found.high, most))
 
 
 def lead(best: SeedScores, second: SeedScores) -> Estimate:
     """By how much one is better than another, row by row and seed by seed, over the seeds that both have.
 
     Raises:
-        ValueError: They have no seed in common.
+        NotComparable: They have no seed in common, or different numbers of rows.
     """
     seeds = [seed for seed in best if seed in second]
     if not seeds:
-        raise ValueError("no seed in common")
+        raise NotComparable("no seed in common")
     after, before = _row_means(best, seeds), _row_means(second, seeds)
+    if len(after) != len(before):
+        raise NotComparable("different numbers of rows")
     found = differences(before, after)
     low, high = interval(found, confidence=CONFIDENCE, resamples=RESAMPLES, seed=0)
     by_seed = [statistics.fmean(best[seed]) - statistics.fmean(second[seed]) for seed in seeds]
@@ -54,6 +68,8 @@ def lead(best: SeedScores, second: SeedScores) -> Estimate:
 
 
 def _row_means(scores: SeedScores, seeds: Sequence[int]) -> list[float]:
+    if len({len(scores[seed]) for seed in seeds}) > 1:
+        raise NotComparable("different numbers of rows")
     return [statistics.fmean(values) for values in zip(*(scores[seed] for seed in seeds), strict=True)]
 
 

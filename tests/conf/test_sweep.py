@@ -6,11 +6,12 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.loader import dump
-from conf.run import load_run
+from conf.run import RunConfig, check_pins, load_run
+from conf.sweep import BudgetConfig, unspent
 
 
-def steps(budget: dict[str, int], step: dict[str, Any] | None = None, **reinforce: Any) -> int | None:
-    """Optimiser steps of a reinforce step under a budget."""
+def loaded(budget: dict[str, int], step: dict[str, Any] | None = None, **reinforce: Any) -> RunConfig:
+    """A configuration with a reinforce step under a budget."""
     values = {
         "sweep": {"budget": budget},
         "data": {"d": {"source": "d.csv"}},
@@ -18,7 +19,12 @@ def steps(budget: dict[str, int], step: dict[str, Any] | None = None, **reinforc
         "pipeline": {"r": {"stage": "reinforce", "data": "d", "reward": "r", **(step or {})}},
         "reinforce": {"batch_size": 2, "grad_accum": 3, "max_new_tokens": 10, "max_steps": 7, **reinforce},
     }
-    config = load_run(values)
+    return load_run(values)
+
+
+def steps(budget: dict[str, int], step: dict[str, Any] | None = None, **reinforce: Any) -> int | None:
+    """Optimiser steps of a reinforce step under a budget."""
+    config = loaded(budget, step, **reinforce)
     again = load_run(dump(config.sections))  # as a process of its own reads it
     assert again.settings["r"].max_steps == config.settings["r"].max_steps
     found: int | None = config.settings["r"].max_steps
@@ -39,6 +45,19 @@ def steps(budget: dict[str, int], step: dict[str, Any] | None = None, **reinforc
 )
 def test_steps_adapt_to_the_group_size(budget, group_size, expected):
     assert steps(budget, group_size=group_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "left"),
+    [
+        ({}, ""),
+        ({"completions": 240}, ""),
+        ({"completions": 287}, "47 completions of 'r'"),
+        ({"tokens": 2401}, "1 tokens of 'r'"),
+    ],
+)
+def test_what_is_left_of_a_budget_is_known(budget, left):
+    assert unspent(loaded(budget, group_size=8).settings, BudgetConfig(**budget)) == left
 
 
 def test_a_step_has_the_budget_with_its_own_settings():
@@ -62,3 +81,11 @@ def test_a_step_has_the_budget_with_its_own_settings():
 def test_a_budget_that_cannot_be_kept_is_refused(budget, step, message):
     with pytest.raises(ConfigError, match=message):
         steps(budget, step, group_size=4)
+
+
+@pytest.mark.parametrize("override", ["reinforce.max_steps=3", "++reinforce.max_steps=3"])
+def test_a_number_of_steps_that_a_budget_would_silence_is_refused(override):
+    check_pins(loaded({}), [override])
+    check_pins(loaded({"completions": 240}), ["reinforce.beta=0.1"])
+    with pytest.raises(ConfigError, match=r"^reinforce.max_steps: sweep.budget decides the number of steps"):
+        check_pins(loaded({"completions": 240}), [override])

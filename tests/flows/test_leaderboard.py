@@ -58,6 +58,34 @@ def test_what_cannot_be_compared_has_no_winner():
     assert apart.winner is None and "have no seed in common" in apart.why
 
 
+def test_the_best_must_lead_every_other_not_just_the_second():
+    right = {"0.1": (42, 43, 44), "0.2": (36, 37, 38), "0.3": (12, 42, 54)}
+    cells = [cell(1, beta, "4", seed, n) for beta, each in right.items() for seed, n in enumerate(each)]
+    found = leaderboard(cells)
+    assert [group.settings["reinforce.beta"] for group in found.groups] == ["0.1", "0.2", "0.3"]
+    assert found.winner is None and "leads reinforce.beta=0.3" in found.why and "may be chance" in found.why
+    assert leaderboard(cells[:6]).winner is not None
+
+
+def test_what_failed_with_other_seeds_does_not_win():
+    failed = [cell(n, "0.3", "4", n, 0, score=None, rows=(), state="failed", seconds=99.0) for n in (2, 3)]
+    cells = [cell(1, "0.3", "4", 1, 58), *failed, *(cell(n + 3, "0.1", "4", n, 10 + n) for n in (1, 2, 3))]
+    found = leaderboard(cells)
+    assert found.winner is None
+    assert found.why == "no winner: reinforce.beta=0.3 reinforce.group_size=4 leads, but 2 of its 3 cells have no score"
+    assert found.groups[0].average("seconds") == 15.0  # that of the one that came to its end
+
+
+def test_scores_of_other_rows_are_not_compared():
+    cells = [cell(1, "0.1", "4", 1, 58, scored_on="a"), cell(2, "0.3", "4", 1, 2, scored_on="b")]
+    found = leaderboard(cells)
+    assert found.winner is None and found.why == "no winner: cells were scored on different rows, or in different ways"
+    fewer = [cell(1, "0.1", "4", 1, 58, scored_on="a"), cell(2, "0.1", "4", 2, 2, scored_on="b", rows=[1.0, 0.0])]
+    (group,) = leaderboard(fewer).groups
+    assert group.mean == pytest.approx((58 / 60 + 0.5) / 2) and group.low is None
+    assert "0.733  " in leaderboard_text(leaderboard([*fewer, cells[1]]))
+
+
 def test_the_order_of_cells_does_not_matter():
     assert leaderboard(CELLS[::-1]).why == leaderboard(CELLS).why
 
@@ -85,6 +113,13 @@ def test_the_report_is_one_whole_page(tmp_path):
     assert len(lines) == 2 * len(CELLS)
     assert "no <number>" in "".join(root.itertext())
     assert "src=" not in page and "href=" not in page and "<script" not in page
+
+
+def test_a_setting_that_some_cells_leave_alone_has_its_place_in_the_heat_map(tmp_path):
+    found = leaderboard([cell(1, "0.02", "", 1, 30), cell(2, "0.02", "8", 1, 60)])
+    page = write_report(tmp_path / "report.html", "s", found).read_text()
+    root = ElementTree.fromstring(page.removeprefix("<!doctype html>"))
+    assert [each.text for each in root.iter("td")] == ["1.000", "0.500"]
 
 
 def test_settings_are_what_cells_do_not_have_in_common():

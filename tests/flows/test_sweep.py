@@ -19,7 +19,7 @@ from tests.flows.sweeping import project as project
 from tests.flows.test_together import eventually
 
 
-def test_a_sweep_is_one_flow_with_a_cell_per_process(project: Project):
+def test_a_sweep_is_one_flow_with_its_cells_in_other_processes(project: Project):
     code, board, said = project.sweep(
         *ALONE, "name=quick", "sft.max_steps=1,30", "seed=1", "orchestration.max_workers=1"
     )
@@ -28,6 +28,7 @@ def test_a_sweep_is_one_flow_with_a_cell_per_process(project: Project):
     assert [group["settings"] for group in board["groups"]] == [{"sft.max_steps": "30"}, {"sft.max_steps": "1"}]
     cells = project.cells(board["sweep"])
     assert [cell["state"] for cell in cells] == ["completed"] * 2
+    assert len({cell["scored_on"] for cell in board["cells"]} - {""}) == 1
     assert {cell["pid"] for cell in cells}.isdisjoint({os.getpid()})
     assert "cell 1  sft.max_steps=1  begins" in said and "sft: sft from base" not in said
     check_files(project, board)
@@ -194,17 +195,42 @@ def test_optuna_launches_several_times_within_one_flow(project: Project):
     assert f"best_value: {max(cell['score'] for cell in board['cells'])}" in best
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["hydra/sweeper=optuna", "hydra.sweeper.direction=minimize"], "hydra.sweeper.direction: a cell returns its"),
-        (["hydra/sweeper=optuna", "suite=[]"], "it goes by the mean score of a suite with `role: task`"),
-        (["sweep.ship_winner=true"], "sweep.ship_winner: the pipeline has no gate step at its end"),
-        (["sweep.budget.completions=15"], "sweep.budget.completions: 15 do not pay for one optimiser step"),
-    ],
-    ids=["direction", "objective", "gate", "budget"],
-)
+OPTUNA = "hydra/sweeper=optuna"
+REFUSED = {
+    "direction": (
+        [OPTUNA, "seed=1,2", "hydra.sweeper.direction=minimize"],
+        "hydra.sweeper.direction: a cell returns its",
+    ),
+    "objective": ([OPTUNA, "seed=1,2", "suite=[]"], "it goes by the mean score of a suite with `role: task`"),
+    "gate": (["seed=1,2", "sweep.ship_winner=true"], "sweep.ship_winner: the pipeline has no gate step at its end"),
+    "budget": (
+        ["seed=1,2", "sweep.budget.completions=15"],
+        "sweep.budget.completions: 15 do not pay for one optimiser",
+    ),
+    "range": (["seed=range(1,1)"], "-m: the sweeper made no job; give a setting several values"),
+    "glob": (["reinforce.beta=glob(*)"], "-m: the sweeper made no job"),
+    "no jobs at once": ([OPTUNA, "seed=1,2", "hydra.sweeper.n_jobs=0"], "-m: the sweeper made no job"),
+    "no batch": (["seed=1,2", "hydra.sweeper.max_batch_size=0"], "hydra/sweeper: assert max_batch_size is None or"),
+    "no trial": ([OPTUNA, "seed=1,2", "hydra.sweeper.n_trials=0"], "hydra/sweeper: No trials are completed yet.\n"),
+    "interval": ([OPTUNA, "reinforce.beta=interval(0.2,0.01)"], "hydra/sweeper: "),
+    "grid": (
+        [OPTUNA, "hydra/sweeper/sampler=grid", "reinforce.beta=interval(0.01,0.2)"],
+        "hydra/sweeper: GridSampler only supports discrete distributions.\n",
+    ),
+    "storage": ([OPTUNA, "seed=1,2", "hydra.sweeper.storage=sqlite:////nonexistent/x.db"], "hydra/sweeper: "),
+    "step": (["seed=range(1,3,0)"], "range() arg 3 must not be zero"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_sweep_that_cannot_come_to_anything_is_refused(project: Project, overrides, message):
-    code, _, said = project.sweep("experiment=asked", "seed=1,2", *overrides)
-    assert code == 2 and message in said, said
+    code, _, said = project.sweep("experiment=asked", *overrides)
+    assert code == 2 and message in said and "a group takes" not in said, said
     assert not (project.runs / "sweeps").exists()
+
+
+def test_an_experiment_may_choose_the_sweeper(project: Project):
+    file = project.folder / "conf" / "experiment" / "tuned.yaml"
+    file.write_text("# @package _global_\ndefaults:\n  - asked\n  - override /hydra/sweeper: optuna\n")
+    code, _, said = project.sweep("experiment=tuned", "seed=1,2", "suite=[]")
+    assert code == 2 and "it goes by the mean score of a suite with `role: task`" in said, said

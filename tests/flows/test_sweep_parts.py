@@ -1,0 +1,49 @@
+"""What a sweep is made of, without running one: how far the store is for a cell, and the exit code."""
+
+import errno
+
+import pytest
+
+from flows.compose import compose_run
+from flows.sweep_cells import Ahead, Cell
+from flows.sweep_run import exit_code
+from flows.workspace import Workspace
+from tests.flows.sweeping import ALONE, Project
+
+
+def test_a_disk_that_cannot_be_read_for_a_moment_ends_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Project(tmp_path, capsys)
+    workspace = Workspace(compose_run(ALONE))
+    entry = workspace.entry
+
+    def stale(inputs):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    ahead = Ahead(workspace)
+    with monkeypatch.context() as broken:
+        broken.setattr(workspace, "entry", stale)
+        assert ahead.next() is None
+    assert workspace.entry == entry
+    assert str(ahead.next()).startswith("sft-")
+
+
+def test_a_cell_knows_what_it_leaves_of_its_budget(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Project(tmp_path, capsys)
+    config = compose_run(["experiment=asked", "sweep.budget.completions=40"])  # a step takes 4 x 4
+    assert Cell(number=1, overrides=[], chosen=[], config=config).unspent == "8 completions of 'reinforce'"
+
+
+@pytest.mark.parametrize(
+    ("codes", "shipped", "expected"),
+    [
+        ({1: 0, 2: 0}, None, 0),
+        ({3: 2, 1: 0, 2: 1}, None, 1),  # 3 ended first
+        ({1: 0, 2: 1}, {"code": 0}, 0),
+        ({1: 0, 2: 1}, {"code": 3}, 3),
+        ({1: 0, 2: 1}, {"code": 4}, 4),
+    ],
+)
+def test_the_exit_code_is_that_of_the_winners_gate_else_of_the_first_cell_that_failed(codes, shipped, expected):
+    assert exit_code({number: {"code": code} for number, code in codes.items()}, shipped) == expected
