@@ -76,7 +76,7 @@ def test_the_script_for_slurm_runs_what_is_deployed_to_its_pool(project: Project
     try:
         eventually(lambda: [each["state"] for each in project.records()] == ["completed"], 300)
         job.send_signal(signal.SIGTERM)
-        job.wait(60)
+        job.wait(180)
     finally:
         job.kill()
         job.wait()
