@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,9 +174,12 @@ def test_reinforce_is_the_same_on_recorded_completions(
 
 def ranks() -> dict[int, psutil.Process]:
     """The ranks that this process has started, by way of torchrun, and that are still there."""
-    started = psutil.Process().children(recursive=True)
-    mains = [each for each in started if "stages.rank_main" in (line := each.cmdline()) and "--standalone" not in line]
-    return {int(each.environ()["RANK"]): each for each in mains}
+    found = {}
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if "stages.rank_main" in (line := each.cmdline()) and "--standalone" not in line:
+                found[int(each.environ()["RANK"])] = each
+    return found
 
 
 @pytest.mark.slow
