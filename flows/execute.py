@@ -21,7 +21,7 @@ from conf.run import RunConfig
 from conf.steps import STAGES
 from flows.console import Console, clock
 from flows.entry_mirror import EntryMirror
-from flows.leases import lease
+from flows.leases import lease, once_each
 from flows.mirror import STATUS, RunMirror
 from flows.outcome import worst
 from flows.progress_log import ProgressLog
@@ -84,14 +84,14 @@ def execute(run: PipelineRun, inputs: StepInputs) -> tuple[StageResult, bool]:
 
 def _telling(run: PipelineRun, step: str, why: str, **values: Any) -> Callable[[str], None]:
     """What to do while a step waits for another run: say so once, and see whether this one is asked to end."""
-    told = ""
+
+    @once_each
+    def tell(holder: str) -> None:
+        run.console.say(f"{step}: waiting for {holder}, which {why}")
+        run.record.update_step(step, state="waiting", **values)
 
     def on_wait(holder: str) -> None:
-        nonlocal told
-        if holder != told:
-            run.console.say(f"{step}: waiting for {holder}, which {why}")
-            run.record.update_step(step, state="waiting", **values)
-            told = holder
+        tell(holder)
         if run.stop.requested():
             raise Interrupted(f"{step}: interrupted")
 

@@ -33,6 +33,19 @@ OnWait = Callable[[str], None]
 """Called with who holds what is waited for, about every half second; it ends the wait by raising."""
 
 
+def once_each(tell: OnWait) -> OnWait:
+    """Tell of every holder when it begins to be waited for, and not again while it is."""
+    told = ""
+
+    def on_wait(holder: str) -> None:
+        nonlocal told
+        if holder != told:
+            tell(holder)
+            told = holder
+
+    return on_wait
+
+
 @contextmanager
 def lease(hardware: Hardware, holder: str, on_wait: OnWait) -> Iterator[None]:
     """Hold what a step computes on.

@@ -8,7 +8,7 @@ import argparse
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from conf.sections import ScoringConfig
 from conf.steps import ALIASES, BASE
 from flows.aliases import Aliases
 from flows.console import Console
+from flows.leases import once_each
 from flows.references import FoundRun, find_run
 from flows.scoring import known_or_made
 from flows.scoring_config import STEP, default_values, is_reference, is_run, record_of, scoring_config
@@ -125,23 +126,15 @@ class ModelScores:
         with tempfile.TemporaryDirectory() as folder:
             context = self._context(Path(folder), {"start": models[0].model, "baseline": baseline})
             holder = f"an evaluation (pid {os.getpid()} on {socket.gethostname()})"
-            scored = known_or_made(named, self._settings, context, holder, self._on_wait())
+            scored = known_or_made(named, self._settings, context, holder, once_each(self._wait))
         return {
             (suite, each.name): mean_score([row for row in scored.rows if (row.suite, row.model) == (suite, each.name)])
             for suite in self.suites
             for each in models
         }
 
-    def _on_wait(self) -> Callable[[str], None]:
-        """Say once for whom we wait."""
-        told: list[str] = []
-
-        def on_wait(holder: str) -> None:
-            if told[-1:] != [holder]:
-                told.append(holder)
-                self._console.say(f"  waiting for {holder}, which computes on this host")
-
-        return on_wait
+    def _wait(self, holder: str) -> None:
+        self._console.say(f"  waiting for {holder}, which computes on this host")
 
     def _check(self) -> None:
         """Try all that can go wrong before a model is loaded; what is only read needs no room and no data."""

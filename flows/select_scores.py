@@ -14,6 +14,7 @@ from conf.run import RunConfig
 from conf.schema import Split
 from conf.steps import STAGES
 from flows.console import Console
+from flows.leases import once_each
 from flows.scoring import known_or_made
 from flows.scoring_config import STEP, own_suites, scoring_config
 from flows.stop import StopRequest
@@ -105,12 +106,12 @@ def _progress(stop: StopRequest, console: Console) -> Callable[[str, int, int], 
 
 
 def _waiting(stop: StopRequest, console: Console) -> Callable[[str], None]:
-    told: list[str] = []
+    @once_each
+    def tell(holder: str) -> None:
+        console.say(f"select: waiting for {holder}, which computes on this host")
 
     def on_wait(holder: str) -> None:
-        if told[-1:] != [holder]:
-            told.append(holder)
-            console.say(f"select: waiting for {holder}, which computes on this host")
+        tell(holder)
         if stop.requested():
             raise Interrupted("select: interrupted")
 

@@ -12,6 +12,7 @@ from flows.console import Console
 from flows.dispatch import Dispatch
 from flows.leaderboard import CellResult, Leaderboard, cell_result, leaderboard, settings_of
 from flows.leaderboard_files import leaderboard_text, write_leaderboard
+from flows.outcome import EXIT_CODES
 from flows.runners import Workers
 from flows.stop import Stopped, StopRequest
 from flows.sweep_cells import Cell, chosen_of, gate_cell, open_cell
@@ -22,8 +23,6 @@ from flows.workspace import Workspace
 
 if TYPE_CHECKING:
     from flows.sweep import Jobs
-
-_INCONCLUSIVE = 4
 
 
 class SweepRun:
@@ -166,7 +165,7 @@ class SweepRun:
         assert self.found is not None
         if self.found.winner is None:
             self.console.say(f"{self.found.why}: nothing ships")
-            self.shipped = {"state": "no winner", "code": _INCONCLUSIVE, "run": None}
+            self.shipped = {"state": "no winner", "code": EXIT_CODES["inconclusive"], "run": None}
             return
         best = max(self.found.winner.scored, key=lambda cell: (cell.score or 0.0, -cell.seed))
         gate = gate_cell(len(self._cells) + 1, self._cells[best.number - 1])
