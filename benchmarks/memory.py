@@ -1,14 +1,13 @@
 """The estimate of `stages.cost` against what a stage really takes: `python benchmarks/memory.py [CASE ...]`.
 
 Every case is a stage on SmolLM2-135M in float32 on the CPU, in a process of its own that has imported all that `ratchet
-run` imports; its peak is the kernel's `ru_maxrss`, which also counts pages of libraries and files. Tokens are what the
-estimate expects, and what the largest tree of prefixes had: completions and prompts that agree are computed once, which
-the estimate cannot know.
+run` imports; its peak is the kernel's `VmHWM`, which also counts pages of libraries and files (and not, as `ru_maxrss`
+would, the memory of the process that started it). Tokens are what the estimate expects, and what the largest tree of
+prefixes had: completions and prompts that agree are computed once, which the estimate cannot know.
 """
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -121,7 +120,13 @@ def measure(name: str) -> dict[str, int]:
             run_reinforce(case.settings, ctx)
         else:
             run_sft(case.settings, ctx)  # type: ignore[arg-type]
-    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "tokens": max(sizes)}
+    return {"peak": peak(), "tokens": max(sizes)}
+
+
+def peak() -> int:
+    """The most bytes that this process ever had in memory (Linux)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def measured(name: str) -> dict[str, int]:

@@ -26,7 +26,7 @@ def detach(workspace: Workspace, overrides: Sequence[str], command: Sequence[str
     assert record.lock is not None
     os.set_inheritable(record.lock, True)
     output = record.folder / OUTPUT
-    pid = _spawn([sys.executable, "-m", "flows", *command[1:], "--run-id", record.id], output)
+    pid = _spawn([sys.executable, "-P", "-m", "flows", *command[1:], "--run-id", record.id], output)
     record.update(pid=pid)
     record.release()
     if as_json:

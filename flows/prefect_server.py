@@ -106,7 +106,7 @@ def whole_server() -> Iterator[None]:
         end_orphans(servers)
         options = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "--factory", _APPLICATION, *options],
+            [sys.executable, "-P", "-m", "uvicorn", "--factory", _APPLICATION, *options],
             env={**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,

@@ -101,8 +101,9 @@ def _launched(job: Path, address: str, context: StageContext) -> Iterator[subpro
     """Torchrun, in a session of its own: Ctrl-C is for the flow, which lets the ranks finish their step."""
     options = ["--standalone", "--nnodes=1", f"--nproc-per-node={context.hardware.num_processes}"]
     options += ["--local-addr=127.0.0.1", "--max-restarts=0", f"--log-dir={job.parent / 'torchrun'}"]
-    command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", ENTRY, str(job), address]
-    environment = {**_LOCAL, **os.environ, "OMP_NUM_THREADS": str(threads_of_one(context.hardware))}
+    command = [sys.executable, "-P", "-m", "torch.distributed.run", *options, "-m", ENTRY, str(job), address]
+    environment = {**_LOCAL, **os.environ, "PYTHONSAFEPATH": "1"}
+    environment["OMP_NUM_THREADS"] = str(threads_of_one(context.hardware))
     with (job.parent / "torchrun.log").open("wb") as log:
         launcher = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

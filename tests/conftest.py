@@ -1,5 +1,6 @@
 """Fixtures for all tests: models, a CPU with one thread, one Prefect server, and one finished smoke run."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from conf.schema import ModelConfig
 from stages.contract import Hardware, ModelRef
 from stages.identity import resolve_model
 
+_SETTINGS = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "PREFECT_API_", "PREFECT_HOME", "RATCHET_")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -16,6 +19,18 @@ def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RATCHET_LEASES_DIR", str(tmp_path_factory.mktemp("leases")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_settings_left_behind() -> Iterator[None]:
+    """A test that leaves MLflow's, Prefect's or our variables behind would lead later ones of its worker astray."""
+
+    def settings() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+
+    before = settings()
+    yield
+    assert settings() == before
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Cases planted for the gate, on the real model: what it must let through, and what it must not."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +70,29 @@ def of(stage: str, **settings: float) -> list[str]:
     return [f"{stage}.{name}={value}" for name, value in {**settings, "n_samples": 0}.items()]
 
 
-@pytest.mark.slow
-def test_what_learns_its_task_and_loses_nothing_ships(run, folder):
-    """The experiment `ship`, with fewer steps and one guard: its model becomes the champion, and answers as one."""
+@pytest.fixture
+def load_champion(folder: Path) -> Iterator[Callable[[str], Any]]:
+    """Loads a registered model as a user of MLflow does."""
     import mlflow
 
+    def load(name: str) -> Any:
+        mlflow.set_tracking_uri(f"sqlite:///{folder / 'runs' / 'mlflow.db'}")
+        return mlflow.transformers.load_model(f"models:/{name}@champion")
+
+    yield load
+    mlflow.set_tracking_uri(None)  # it is an environment variable, too, which later tests would follow
+
+
+@pytest.mark.slow
+def test_what_learns_its_task_and_loses_nothing_ships(run, folder, load_champion):
+    """The experiment `ship`, with fewer steps and one guard: its model becomes the champion, and answers as one."""
     code = main(["run", "experiment=ship", "reinforce.max_steps=10", "suite=[arithmetic,general]"])
     record = pipeline_records(folder / "runs")[-1]
     report = record["steps"]["gate"]["report"]
     print(report)
     assert (code, record["verdict"]) == (0, "ship")
     assert "shipped: version 1 of adder is the champion" in report
-    mlflow.set_tracking_uri(f"sqlite:///{folder / 'runs' / 'mlflow.db'}")
-    champion = mlflow.transformers.load_model("models:/adder@champion")
+    champion = load_champion("adder")
     asked = [{"role": "system", "content": "You add numbers."}, {"role": "user", "content": "What is 12 + 13?"}]
     (answer,) = champion([asked], max_new_tokens=16, do_sample=False, return_full_text=False)
     assert any(character.isdigit() for character in str(answer))

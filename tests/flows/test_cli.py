@@ -50,6 +50,15 @@ def test_help_errors_and_plan_load_nothing_heavy(arguments, tmp_path):
     assert done.stdout.splitlines()[-1] == "HEAVY []", done.stderr
 
 
+def test_folders_of_a_project_are_not_taken_for_our_packages(tmp_path):
+    """Prefect's worker has the project on the path, and before us; its `conf` is a folder, and no package."""
+    for name in ("conf", "rewards"):
+        (tmp_path / name).mkdir()
+    code = "import conf, rewards; print(conf.__file__, rewards.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "None" not in done.stdout, done.stdout + done.stderr
+
+
 BAD = [
     (["plan", "experiment=smoke", "data.arithmetic.source=nowhere.csv"], "nowhere.csv"),
     *((["progress", text, "--runs-dir", "{tmp}"], "no run has that name") for text in ("", "*", "sft-*", "/", "../x")),
