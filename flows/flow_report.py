@@ -32,7 +32,7 @@ from flows.outcome import VERDICTS
 from flows.prefect_server import server_name, unreachable, users_server
 from flows.references import pipeline_records
 from flows.store import write_json
-from flows.sweep_record import FOLDER, sweep_records
+from flows.sweeps.record import FOLDER, sweep_records
 
 _STATES: dict[str, Callable[..., State[Any]]] = {
     "completed": Completed,

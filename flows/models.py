@@ -8,8 +8,8 @@ from pathlib import Path
 from conf.errors import UserError
 from conf.run import RunConfig
 from conf.steps import ALIASES, BASE, STAGES
-from flows.aliases import Aliases
 from flows.references import find_run
+from flows.registry.aliases import Aliases
 from stages.contract import ModelRef, StageResult
 from stages.identity import resolve_model
 

@@ -16,7 +16,6 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from conf.run import load_run
-from flows.branches import branches_of
 from flows.console import Console
 from flows.execute import PipelineRun
 from flows.mirror import RunMirror, catch_up
@@ -26,6 +25,7 @@ from flows.record import Record
 from flows.stop import StopRequest
 from flows.tasks import run_step
 from flows.tracking import Tracker
+from flows.workers.branches import branches_of
 from flows.workspace import Workspace
 from stages.contract import Interrupted, StageResult
 

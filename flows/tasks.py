@@ -7,7 +7,7 @@ from prefect.states import Cancelled, Completed
 
 from flows.execute import PipelineRun, execute
 from flows.outcome import VERDICTS
-from flows.shipping import ship
+from flows.registry.shipping import ship
 from flows.stop import CANCEL
 from flows.workspace import StepInputs
 from stages.contract import Interrupted, StageResult

@@ -16,8 +16,8 @@ from conf.steps import STAGES, Step
 from flows.door import check_workspace
 from flows.fingerprint import digest, step_parts
 from flows.models import Models
+from flows.scores.suites import Suites
 from flows.store import Entry, Store
-from flows.suites import Suites
 from rewards.command import notices
 from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef, StageResult

@@ -9,10 +9,10 @@ from typing import Any
 
 from conf.errors import UserError
 from conf.run import RunConfig, load_run
-from flows.archive import write_archive
+from flows.bundles.archive import write_archive
+from flows.bundles.edges_then import pipeline_then
+from flows.bundles.pack import pack
 from flows.compose import compose_run
-from flows.edges_then import pipeline_then
-from flows.pack import pack
 from flows.references import find_pipeline
 from flows.workspace import Workspace
 from stages.disk import size_text

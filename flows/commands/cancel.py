@@ -10,7 +10,7 @@ from flows.liveness import is_alive
 from flows.orphans import resume_command
 from flows.references import find_pipeline
 from flows.stop import CANCEL
-from flows.sweep_record import FOLDER, sweep_records
+from flows.sweeps.record import FOLDER, sweep_records
 
 _POLL_SECONDS = 0.2
 

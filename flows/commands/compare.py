@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from conf.steps import STAGES
-from flows.model_scores import ModelScores, NamedModel, Scores
 from flows.references import FoundRun, find_pipeline
+from flows.scores.model_scores import ModelScores, NamedModel, Scores
 from stages.table import table
 
 _SHOWN = ("step", "loss", "reward", "kl", "margin")

@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.serve:
         _require_server()
 
-    from flows.schedules import Request, deploy, job_variables
+    from flows.schedules.deployments import Request, deploy, job_variables
 
     request = Request(
         name=arguments.name or config.sections.name,
@@ -105,7 +105,7 @@ def _require_server() -> None:
 
 
 def _list(as_json: bool) -> int:
-    from flows.schedules import deployments
+    from flows.schedules.deployments import deployments
 
     found = deployments()
     if as_json:
@@ -118,7 +118,7 @@ def _list(as_json: bool) -> int:
 
 
 def _remove(name: str, as_json: bool) -> int:
-    from flows.schedules import remove
+    from flows.schedules.deployments import remove
 
     removed = remove(name)
     if as_json:
@@ -134,7 +134,7 @@ def _serve(request: Any, as_json: bool) -> int:
     from flows.prefect_server import whole_server
 
     with whole_server():
-        from flows.serve import serve
+        from flows.schedules.serve import serve
 
         url = PREFECT_API_URL.value()
         told = {"name": request.name, "cron": request.cron, "timezone": request.timezone, "prefect": url}

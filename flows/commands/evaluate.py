@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from flows.model_scores import ModelScores
+from flows.scores.model_scores import ModelScores
 from stages.table import table
 
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from conf.errors import UserError
-from flows.archive import unpack_archive
-from flows.importing import import_archive
+from flows.bundles.archive import unpack_archive
+from flows.bundles.importing import import_archive
 from stages.cache import draft_name
 
 

@@ -26,7 +26,7 @@ def main(arguments: argparse.Namespace) -> int:
     found.model()  # is it finished, and whole?
     tracking, registry = _sections(found, arguments)
 
-    from flows.promotion import promote
+    from flows.registry.promotion import promote
 
     promoted = promote(
         found,

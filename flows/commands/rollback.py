@@ -19,7 +19,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError("--reason: is empty; say why, for whoever asks later")
     registry = RegistryConfig(name=arguments.name or RegistryConfig().name)
 
-    from flows.promotion import rollback
+    from flows.registry.promotion import rollback
 
     tracking = TrackingConfig(uri=arguments.tracking_uri)
     done = rollback(Path(arguments.runs_dir).resolve(), tracking, registry.name, arguments.reason.strip())

@@ -13,8 +13,8 @@ from conf.sweep import Runner
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run
 from flows.outcome import EXIT_CODES, outcome_text
-from flows.ray_cluster import check_ray
 from flows.room import check_room, estimate
+from flows.workers.ray_cluster import check_ray
 from flows.workspace import Workspace
 from stages.disk import GIVE_ROOM, clear_disk_errors
 
@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(
                 "--detach starts one run; leave out -m, or start the sweep with `nohup ratchet run -m ... &`"
             )
-        from flows.sweep import sweep
+        from flows.sweeps.launches import sweep
 
         return sweep(arguments.overrides, arguments.config_dir, arguments.json)
     config = compose_run(arguments.overrides, arguments.config_dir)

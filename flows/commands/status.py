@@ -9,7 +9,7 @@ from typing import Any
 from flows.orphans import interrupted, resume_command
 from flows.record import PROGRESS
 from flows.references import pipeline_records
-from flows.sweep_record import sweep_records
+from flows.sweeps.record import sweep_records
 from stages.table import table
 
 

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from flows.branches import as_far_as
 from flows.cli import main
 from flows.compose import compose_run
+from flows.workers.branches import as_far_as
 from tests.flows.forking import Forker
 from tests.flows.sweeping import Project
 from tests.flows.sweeping import project as project

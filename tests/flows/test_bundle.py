@@ -21,14 +21,14 @@ import pytest
 
 from conf.errors import UserError
 from conf.loader import dump
-from flows.archive import MANIFEST, Member, unpack_archive, write_archive
-from flows.bundle_texts import experiment_text
+from flows.bundles.archive import MANIFEST, Member, unpack_archive, write_archive
+from flows.bundles.edges_then import check_aliases
+from flows.bundles.redaction import Redaction
+from flows.bundles.texts import experiment_text
 from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run, compose_values
-from flows.edges_then import check_aliases
 from flows.fingerprint import digest
-from flows.redaction import Redaction
 from flows.references import pipeline_records
 from flows.store import Entry, Store, write_json
 from flows.workspace import Workspace

@@ -53,7 +53,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[" ".join(each[0][1:]) for each in REFUSED])
 def test_a_mistake_is_one_line_and_nothing_is_deployed(arguments, message, project, capsys):
-    from flows.schedules import deployments
+    from flows.schedules.deployments import deployments
 
     assert main(list(arguments)) == 2
     error = capsys.readouterr().err
@@ -83,7 +83,7 @@ def test_one_thing_at_a_time(capsys):
 def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, capsys):
     from prefect.client.orchestration import get_client
 
-    from flows.deployed import Deployed
+    from flows.schedules.deployed import Deployed
 
     monkeypatch.setenv("RATCHET_RUNS_DIR", "else, [where]")
     assert main([*NIGHT, "--timezone", "Europe/Berlin", "--job-variable", "env.OMP_NUM_THREADS=1"]) == 0
@@ -171,7 +171,7 @@ ASKED = [
 
 @pytest.mark.parametrize(("overrides", "expected"), ASKED)
 def test_a_run_differs_from_its_deployment_only_in_what_may_be_changed(overrides, expected):
-    from flows.deployed import Deployed
+    from flows.schedules.deployed import Deployed
 
     settings = {"directory": "/project", "config_dir": None, "timezone": "UTC"}
     deployed = Deployed(id=str(uuid4()), name="mine", overrides=DEPLOYED, **settings)
@@ -184,7 +184,7 @@ def test_a_run_differs_from_its_deployment_only_in_what_may_be_changed(overrides
 
 
 def test_a_machine_that_does_not_know_a_deployment_says_so(project):
-    from flows.deployed import Deployed
+    from flows.schedules.deployed import Deployed
 
     with pytest.raises(UserError, match="nobody deployed this on this machine as this user"):
         Deployed.read(str(uuid4()))
@@ -192,7 +192,7 @@ def test_a_machine_that_does_not_know_a_deployment_says_so(project):
 
 @pytest.mark.parametrize(("retries", "times"), [(3, ["1", "2", "3"]), (1, ["1"]), (0, None)])
 def test_a_run_that_crashed_goes_on_only_so_often(retries, times):
-    from flows.recovery import automations
+    from flows.schedules.recovery import automations
 
     rules = {rule.name: rule for rule in automations(uuid4(), "mine", retries)}
     crashed = rules.get("ratchet mine: crashed")
@@ -200,7 +200,7 @@ def test_a_run_that_crashed_goes_on_only_so_often(retries, times):
 
 
 def test_job_variables_are_json_where_they_are_json():
-    from flows.schedules import job_variables
+    from flows.schedules.deployments import job_variables
 
     given = ["env.A=1", "env.B=x=y", "stream_output=false", "name=night", 'labels={"team": "nlp"}']
     assert job_variables(given) == {

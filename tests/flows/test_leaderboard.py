@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flows.leaderboard import CellResult, leaderboard, settings_of
-from flows.leaderboard_files import leaderboard_text, write_leaderboard
-from flows.sweep_cells import Cell
-from flows.sweep_report import write_report
+from flows.sweeps.cells import Cell
+from flows.sweeps.leaderboard import CellResult, leaderboard, settings_of
+from flows.sweeps.leaderboard_files import leaderboard_text, write_leaderboard
+from flows.sweeps.report import write_report
 
 
 def cell(number: int, beta: str, size: str, seed: int, right: int, **values) -> CellResult:

@@ -16,7 +16,7 @@ import pytest
 
 from flows.liveness import is_alive
 from flows.progress_log import read_progress
-from flows.sweep_record import sweep_records
+from flows.sweeps.record import sweep_records
 from tests.flows.sweeping import ALONE, Project
 from tests.flows.sweeping import project as project
 from tests.flows.test_branches import TWO

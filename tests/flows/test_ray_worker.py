@@ -8,8 +8,8 @@ import pytest
 
 from conf.run import RunConfig
 from flows.compose import compose_run
-from flows.ray_cluster import RayWorkers, resources
-from flows.ray_worker import settle, versions
+from flows.workers.ray_cluster import RayWorkers, resources
+from flows.workers.ray_worker import settle, versions
 from flows.workspace import Workspace
 from tests.flows.servers import free_port
 

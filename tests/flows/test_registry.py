@@ -122,7 +122,7 @@ def test_hold_and_a_gate_between_stages_register_nothing(runs_dir):
         (Night(runs_dir, "run/sft-a"), "hold"),
         (Night(runs_dir, "run/sft-b", {"set": {}}), "ship"),
     ]:
-        from flows.shipping import ship
+        from flows.registry.shipping import ship
 
         run = night.run()
         inputs, result = night.decided(verdict)

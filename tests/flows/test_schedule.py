@@ -197,6 +197,6 @@ def test_serve_keeps_the_schedule_without_a_server_of_the_users(project, tmp_pat
 
 def served() -> Any:
     """The deployment `small`, once it is there."""
-    from flows.schedules import deployments
+    from flows.schedules.deployments import deployments
 
     return next((each for each in deployments() if each["name"] == "small"), None)

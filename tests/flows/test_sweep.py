@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from flows.cli import main
 from flows.liveness import is_alive
-from flows.sweep_record import sweep_records
+from flows.sweeps.record import sweep_records
 from tests.flows.forking import Forker
 from tests.flows.sweeping import ALONE, Project
 from tests.flows.sweeping import project as project

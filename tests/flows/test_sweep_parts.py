@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from flows.compose import compose_run
-from flows.sweep_cells import Ahead, Cell
-from flows.sweep_run import exit_code
+from flows.sweeps.cells import Ahead, Cell
+from flows.sweeps.run import exit_code
 from flows.workspace import Workspace
 from tests.flows.sweeping import ALONE, Project
 

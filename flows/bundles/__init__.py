@@ -1,0 +1,1 @@
+"""Bundles: a pipeline in one file, for another machine, and its results back from there."""

@@ -1,0 +1,1 @@
+"""The registry: which models have shipped, and how one comes to be the champion."""

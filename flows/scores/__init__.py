@@ -1,0 +1,1 @@
+"""Scores of models on suites, for the gate's steps and for whoever asks."""
