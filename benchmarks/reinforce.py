@@ -82,7 +82,8 @@ def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
     from stages.chat import prompt_ids
     from stages.contract import Hardware, StageContext
     from stages.fold import load_folded
-    from stages.grpo import OnPolicyTrainer, Resampling, grpo_arguments
+    from stages.grpo import OnPolicyTrainer, Resampling
+    from stages.grpo_arguments import grpo_arguments
     from stages.hardware import prepare
     from stages.identity import resolve_model
     from stages.models import load_tokenizer

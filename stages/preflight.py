@@ -236,6 +236,6 @@ def _arguments(stage: str) -> Any:
         from stages.preference import preference_arguments
 
         return preference_arguments
-    from stages.grpo import grpo_arguments
+    from stages.grpo_arguments import grpo_arguments
 
     return grpo_arguments

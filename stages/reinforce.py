@@ -19,7 +19,8 @@ from stages.chat import prompt_ids
 from stages.contract import StageContext, StageResult
 from stages.difficulty import FILE, prompts_in_band
 from stages.generate import Completion, read_completion
-from stages.grpo import GENERATED_TOKENS, RESAMPLED, OnPolicyTrainer, Resampling, grpo_arguments
+from stages.grpo import GENERATED_TOKENS, RESAMPLED, OnPolicyTrainer, Resampling
+from stages.grpo_arguments import grpo_arguments
 from stages.hardware import prepare
 from stages.held_out import held_out_rows
 from stages.models import load_tokenizer, stop_token_ids
