@@ -78,7 +78,7 @@ def digits(completions: list[Any], **_: Any) -> list[float]:
 def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
     """Stock TRL's trainer, or Ratchet's, with the same arguments."""
     from conf.schema import ModelConfig
-    from conf.sections import LoraConfig, ReinforceConfig
+    from conf.training import LoraConfig, ReinforceConfig
     from stages.chat import prompt_ids
     from stages.contract import Hardware, StageContext
     from stages.fold import load_folded

@@ -11,14 +11,15 @@ from typing import Any
 from conf.checks import ADDED, otherwise, with_success
 from conf.errors import ConfigError
 from conf.loader import dump, load
+from conf.measuring import GateConfig
 from conf.pipeline import load_pipeline
 from conf.processes import check_processes
 from conf.reward_base import RewardConfig
 from conf.rewards import load_rewards
 from conf.schema import DataConfig, RatchetConfig, SuiteConfig, SuiteRole
-from conf.sections import GateConfig, ReinforceConfig
 from conf.steps import STAGES, Step, step_settings
 from conf.sweep import with_budget
+from conf.training import ReinforceConfig
 
 
 @dataclass(frozen=True, kw_only=True)

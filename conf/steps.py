@@ -5,17 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conf.loader import load
+from conf.measuring import AuditConfig, EvaluateConfig, GateConfig, ProbeConfig
 from conf.options import option
-from conf.sections import (
-    AuditConfig,
-    EvaluateConfig,
-    GateConfig,
-    PairsConfig,
-    PreferenceConfig,
-    ProbeConfig,
-    ReinforceConfig,
-    SFTConfig,
-)
+from conf.training import PairsConfig, PreferenceConfig, ReinforceConfig, SFTConfig
 
 BASE = "base"
 ALIASES = ("champion", "previous", "anchor")

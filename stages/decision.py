@@ -61,7 +61,7 @@ class SuiteScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What a decision is made by (see `conf.sections.GateConfig`); seeded, so that it is always the same."""
+    """What a decision is made by (see `conf.measuring.GateConfig`); seeded, so that it is always the same."""
 
     min_gain: float = 0.0
     confidence: float = 0.95

@@ -6,7 +6,7 @@ from typing import Any
 import trl
 
 from conf.processes import share
-from conf.sections import ReinforceConfig
+from conf.training import ReinforceConfig
 from stages.arguments import trl_arguments
 from stages.contract import StageContext
 from stages.vllm import vllm_arguments

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from conf.reward_base import RewardConfig
-from conf.sections import ReinforceConfig
+from conf.training import ReinforceConfig
 from rewards.scoring import RewardSet, Score, failures
 from stages import ranks
 from stages.chat import prompt_ids

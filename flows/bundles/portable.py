@@ -19,9 +19,9 @@ from conf.loader import dump
 from conf.registry import REGISTERED
 from conf.reward_base import RewardConfig
 from conf.schema import DataConfig, ModelConfig
-from conf.sections import ReinforceConfig
 from conf.steps import ALIASES, BASE
 from conf.sweep import OrchestrationConfig
+from conf.training import ReinforceConfig
 from conf.vllm import VLLM_ADDRESS, VLLMConfig
 from flows.bundles.archive import MANIFEST, can_name
 from flows.bundles.redaction import refuse_private

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from conf.schema import HardwareConfig
+from conf.hardware import HardwareConfig
 from flows.references import find_run
 from stages.hardware import resolve_hardware
 

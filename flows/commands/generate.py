@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conf.errors import UserError
-from conf.schema import HardwareConfig
+from conf.hardware import HardwareConfig
 from flows.references import find_run
 from stages.contract import ModelRef
 from stages.hardware import resolve_hardware

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conf.errors import UserError
+from conf.measuring import ScoringConfig
 from conf.schema import ModelConfig
-from conf.sections import ScoringConfig
 from conf.steps import ALIASES, BASE
 from flows.console import Console
 from flows.leases import once_each

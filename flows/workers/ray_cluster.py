@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from conf.hardware import Device, Dtype
 from conf.run import RunConfig, load_run
-from conf.schema import Device, Dtype
 from conf.sweep import Runner
 from flows.environment import DEFAULTS
 from flows.workspace import Workspace
