@@ -21,7 +21,8 @@ from stages.handover import read_model
 from stages.identity import resolve_model
 
 if TYPE_CHECKING:
-    from flows.registry.versions import Registry, Version
+    from flows.registry.registered_model import Registry
+    from flows.registry.versions import Version
 
 T = TypeVar("T")
 
@@ -154,13 +155,13 @@ class Aliases:
         return ModelConfig(id=str(folder), trust_remote_code=like.trust_remote_code, chat_template_kwargs=arguments)
 
     def _registry(self, name: str | None = None) -> "Registry":
-        from flows.registry.versions import Registry
-        from flows.tracking import tracking_uri
+        from flows.mlflow_connection import tracking_uri
+        from flows.registry.registered_model import Registry
 
         return Registry(tracking_uri(self._sections.tracking, self._runs_dir), name or self._sections.registry.name)
 
     def _ask(self, question: Callable[[], T]) -> T:
-        from flows.tracking import first_line, requests_within, tracking_uri
+        from flows.mlflow_connection import first_line, requests_within, tracking_uri
 
         try:
             with requests_within(10):

@@ -170,8 +170,8 @@ def _environment(config: RunConfig) -> tuple[dict[str, str], dict[str, str]]:
 @contextmanager
 def _place(workspace: Workspace, environment: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """What a worker must have in common with us, so as long as it lasts a file in the runs directory."""
+    from flows.mlflow_connection import tracking_uri
     from flows.prefect_server import server_name
-    from flows.tracking import tracking_uri
     from flows.workers.ray_worker import versions
 
     mark = workspace.runs_dir / f".{socket.gethostname()}-{os.getpid()}"
