@@ -1,4 +1,4 @@
-"""Hydra's launcher `ratchet`, the default for `-m`: hands the jobs of a sweeper, composed, to `flows.sweeps.launches`.
+"""Hydra's launcher `ratchet`, the default for `-m`: hands the jobs of a sweeper, composed, to `flows.sweeps.sweeper`.
 
 Hydra finds it by its place, and imports it whenever it starts: so nothing heavy is imported here.
 """
@@ -27,7 +27,7 @@ ConfigStore.instance().store(group="hydra/launcher", name="ratchet", node=Ratche
 
 
 class RatchetLauncher(Launcher):
-    """Runs the jobs of one launch together; their task function is a `flows.sweeps.launches.Jobs`."""
+    """Runs the jobs of one launch together; their task function is a `flows.sweeps.sweeper.Jobs`."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Take down what a launch needs.

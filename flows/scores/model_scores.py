@@ -21,7 +21,7 @@ from flows.console import Console
 from flows.leases import once_each
 from flows.references import FoundRun, find_run
 from flows.registry.aliases import Aliases
-from flows.scores.scoring import known_or_made
+from flows.scores.known_or_made import known_or_made
 from flows.scores.scoring_config import STEP, default_values, is_reference, is_run, record_of, scoring_config
 from flows.workspace import Workspace
 from stages.contract import ModelRef, StageContext

@@ -65,7 +65,7 @@ class Cell:
         return Ahead(Workspace(self.config))
 
     def message(self, sweep: Parent, output: str, config_dir: str | None) -> dict[str, Any]:
-        """The cell as plain values, for `flows.sweeps.cell.do_cell`."""
+        """The cell as plain values, for `flows.sweeps.cell_process.do_cell`."""
         assert self.config is not None
         return {
             "config": dump(self.config.sections),

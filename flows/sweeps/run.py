@@ -22,7 +22,7 @@ from flows.workers.runners import Workers
 from flows.workspace import Workspace
 
 if TYPE_CHECKING:
-    from flows.sweeps.launches import Jobs
+    from flows.sweeps.sweeper import Jobs
 
 
 class SweepRun:
