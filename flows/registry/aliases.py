@@ -14,7 +14,7 @@ from conf.errors import UserError
 from conf.loader import load
 from conf.registry import REGISTERED, registered_name
 from conf.schema import ModelConfig, RatchetConfig
-from conf.steps import ALIASES, BASE
+from conf.steps import ALIASES, BASE, named_edge
 from flows.store import Entry, Store
 from stages.contract import Adapter, ModelRef
 from stages.handover import read_model
@@ -129,6 +129,7 @@ class Aliases:
         Raises:
             UserError: It cannot be asked.
         """
+        edges = [named_edge(edge)[1] for edge in edges]
         for edge in edges:
             if edge in ALIASES:
                 self.version(edge)

@@ -73,6 +73,16 @@ BAD = [
     ({"sft": {**FULL["sft"], "after": ["run/x"]}}, "there is no step 'run/x'"),
     ({"sft": {**FULL["sft"], "models": ["base"]}}, "pipeline.sft.models: a sft step takes no models"),
     ({"sft": {**FULL["sft"], "reward": "sums"}}, "pipeline.sft.reward: a sft step takes no reward"),
+    ({"a:b": FULL["sft"]}, "pipeline.a:b: a step cannot be called that"),
+    ({"evaluate": {**FULL["evaluate"], "baseline": "old:base"}}, "pipeline.evaluate.baseline: is called baseline in"),
+    *(
+        ({"evaluate": {**FULL["evaluate"], "models": [edge]}}, f"- and /; got {edge!r}")
+        for edge in ("best:sft", "best:champion", ":run/x", "the best:run/x")
+    ),
+    (
+        {"evaluate": {**FULL["evaluate"], "models": ["old:run/x", "old:run/y"]}},
+        "pipeline.evaluate.models: run/x and run/y are both called 'old'",
+    ),
 ]
 
 
