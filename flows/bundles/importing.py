@@ -17,7 +17,7 @@ from typing import Any
 from conf.errors import UserError
 from conf.steps import STAGES
 from flows.bundles.archive import unpack_archive
-from flows.bundles.portable import RUNS
+from flows.bundles.places import RUNS
 from flows.fingerprint import LIBRARIES, code_digest, digest, library_versions
 from flows.store import FORMAT, Entry, Store, write_json
 from stages.cache import draft_name

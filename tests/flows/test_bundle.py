@@ -22,7 +22,7 @@ import pytest
 from conf.errors import UserError
 from conf.loader import dump
 from flows.bundles.archive import MANIFEST, Member, unpack_archive, write_archive
-from flows.bundles.edges_then import check_aliases
+from flows.bundles.edges import check_aliases
 from flows.bundles.redaction import Redaction
 from flows.bundles.texts import experiment_text
 from flows.cli import main
@@ -185,7 +185,7 @@ def test_an_edge_to_a_run_travels_as_the_entry_it_means(here: Machine, tmp_path:
     assert there.ratchet("import", str(here.folder / "y.tar.zst"), "--unpack", "work") == 0
     there.folder /= "work"
     config = json.loads((there.folder / "config.json").read_text())
-    assert config["pipeline"]["again"]["start"] == f"run/{entry}"
+    assert config["pipeline"]["again"]["start"] == f"run/latest/sft:run/{entry}"
     assert there.states("experiment=bundled") == {"sft": "cached", "again": "run"}
 
 
@@ -206,7 +206,52 @@ def test_an_edge_of_a_run_travels_as_what_it_meant_then(
     write_json(here.folder / "runs/pipelines" / record["id"] / "pipeline.json", record)
     assert here.ratchet("bundle", record["id"], "--out", "y.tar.zst") == 0
     _, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
-    assert json.loads(members["config.json"].content)["pipeline"]["more"]["start"] == f"run/{entry}"
+    config = json.loads(members["config.json"].content)
+    assert config["pipeline"]["more"]["start"] == f"run/latest/sft:run/{entry}"
+
+
+def test_what_an_evaluation_compares_travels_as_what_it_meant_then(
+    here: Machine, values: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """An alias, `run/latest` and the name of a run; what is shown of them stays, and so does the fingerprint."""
+    first = pipeline_records(here.folder / "runs")[0]
+    sft, preference = (first["steps"][name]["store"] for name in ("sft", "preference"))
+    models = ["champion", "run/latest/sft", f"run/{first['id']}/preference", f"mine:run/{sft[:-4]}", "again"]
+    pipeline = {
+        "again": {"stage": "sft", "start": "run/latest/preference", "data": "arithmetic"},
+        "evaluate": {"stage": "evaluate", "start": "again", "models": models},
+    }
+    config = copy.deepcopy(values) | {"pipeline": pipeline}
+    config["registry"]["fallback"] = "run/latest/preference"  # nothing has shipped, so that is the champion
+    with contextlib.chdir(here.folder):
+        Project(here.folder, config).run()
+        Project(here.folder, values).run(until="preference", **{"sft.max_steps": 9})
+    done = next(each["id"] for each in pipeline_records(here.folder / "runs") if "again" in each["steps"])
+    assert here.ratchet("bundle", done, "--out", "y.tar.zst") == 0
+    there = Machine(tmp_path / "there", monkeypatch)
+    assert there.ratchet("import", str(here.folder / "y.tar.zst"), "--unpack", "work") == 0
+    there.folder /= "work"
+    assert there.states("experiment=bundled") == {"again": "cached", "evaluate": "cached"}
+    evaluate = json.loads((there.folder / "config.json").read_text())["pipeline"]["evaluate"]
+    meant = [preference, sft, preference, sft]
+    names = [*models[:3], "mine"]
+    assert evaluate["models"] == [*(f"{name}:run/{id_}" for name, id_ in zip(names, meant, strict=True)), "again"]
+    (there.folder / "home").mkdir()
+    assert there.ratchet("bundle", "experiment=bundled", "--out", "again.tar.zst") == 0
+    _, members = contents(there.folder / "again.tar.zst", tmp_path / "contents")
+    assert json.loads(members["config.json"].content)["pipeline"]["evaluate"] == evaluate
+
+
+def test_a_model_of_an_evaluation_that_cannot_be_told_any_more_is_not_bundled(
+    here: Machine, values: Any, capsys: Any
+) -> None:
+    evaluate = {"stage": "evaluate", "start": "sft", "models": ["run/latest/preference"]}
+    config = copy.deepcopy(values) | {"pipeline": {"sft": values["pipeline"]["sft"], "evaluate": evaluate}}
+    with contextlib.chdir(here.folder):
+        Project(here.folder, config).run(until="sft")
+    assert here.ratchet("bundle", "latest", "--out", "y.tar.zst") == 2
+    told = capsys.readouterr().err
+    assert "pipeline.evaluate.models: what run/latest/preference meant in that run cannot be told" in told
 
 
 @pytest.mark.parametrize("target", [".", "", "../new"])
