@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ import pytest
 
 from conf.errors import UserError
 from conf.loader import dump
-from flows.bundles.archive import MANIFEST, Member, unpack_archive, write_archive
+from flows.bundles.archive import MANIFEST, Member, write_archive
 from flows.bundles.edges import check_aliases
+from flows.bundles.importing import import_archive
 from flows.bundles.redaction import Redaction
 from flows.bundles.texts import experiment_text
+from flows.bundles.unpacking import unpack_archive
 from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run, compose_values
@@ -404,6 +407,8 @@ def test_what_trains_there_is_asked_for(here: Machine, package: str, tmp_path: P
 SECRETS = {
     "OPENAI_APIKEY": ("sk-0123456789", "sk-0123456789"),
     "DB_PWD": ("hunter2hunter2", "hunter2hunter2"),
+    "OTEL_EXPORTER_OTLP_HEADERS": ("x-auth=0123456789", "x-auth=0123456789"),
+    "MLFLOW_ACCESSKEY": ("0123456789", "0123456789"),
     "PREFECT_API_AUTH_STRING": ("admin:password", "admin:password"),
     "DATABASE_URL": ("postgresql://user:abcd1234@db/x", "abcd1234"),
     "A_TOKEN": ('quo"ted\\é', '{"x": "quo\\"ted\\\\é"}'),
@@ -730,6 +735,20 @@ def test_what_came_out_otherwise_here_is_not_mixed_with_theirs(
         Project(elsewhere.folder, values).run(until="sft", adapter="another")
     assert elsewhere.ratchet("import", str(bundle)) == 2
     assert "was made here, too, and came out otherwise" in capsys.readouterr().err
+
+
+def test_an_import_waits_for_who_makes_an_entry_and_says_so_once(bundle: Path, elsewhere: Machine) -> None:
+    store, said = Store(elsewhere.folder / "runs"), list[str]()
+    store.prepare()
+    manifest, _ = contents(bundle, elsewhere.folder / "contents")
+    entry = next(Entry(store.root / id_) for id_ in manifest["entries"] if id_.startswith("sft-"))
+    with ThreadPoolExecutor() as threads:
+        with store.locked(entry, "night (pid 1)", str):
+            waiting = threads.submit(import_archive, bundle, elsewhere.folder / "runs", said.append)
+            with pytest.raises(TimeoutError):
+                waiting.result(1.2)  # it looks every half second
+        assert entry.id in waiting.result().new
+    assert said == [f"waiting for night (pid 1), which is making {entry.id}"]
 
 
 def test_an_unfinished_or_damaged_entry_is_replaced(here: Machine, bundle: Path) -> None:
