@@ -36,8 +36,8 @@ class RatchetLauncher(Launcher):
             HydraException: An optimiser is told that less is better.
         """
         self._context, self._task_function, self._config = hydra_context, task_function, config
-        direction = OmegaConf.select(config, "hydra.sweeper.direction")
-        if direction is not None and getattr(direction, "name", direction) != "maximize":
+        direction = OmegaConf.select(config, "hydra.sweeper.direction", default="maximize")  # not all have one
+        if getattr(direction, "name", direction) != "maximize":
             raise HydraException(
                 "hydra.sweeper.direction: a cell returns its mean task score, of which more is better; leave it out, "
                 "or say maximize"

@@ -229,6 +229,27 @@ def test_a_sweep_that_cannot_come_to_anything_is_refused(project: Project, overr
     assert not (project.runs / "sweeps").exists()
 
 
+TO_LESS = {
+    "section": ("override /hydra/sweeper: optuna", "hydra: {sweeper: {direction: minimize}}\n"),
+    "nothing": ("override /hydra/sweeper: optuna", "hydra: {sweeper: {direction: null}}\n"),
+    "sweeper": ("override /hydra/sweeper: less", ""),
+}
+
+
+@pytest.mark.parametrize("how", TO_LESS)
+def test_an_experiment_that_tells_the_sweeper_to_go_for_less_is_refused_like_a_command_line(project: Project, how):
+    choice, section = TO_LESS[how]
+    conf = project.folder / "conf"
+    (conf / "experiment" / "less.yaml").write_text(
+        f"# @package _global_\ndefaults:\n  - asked\n  - {choice}\n{section}"
+    )
+    (conf / "hydra" / "sweeper").mkdir(parents=True)
+    (conf / "hydra" / "sweeper" / "less.yaml").write_text("defaults: [optuna]\ndirection: minimize\n")
+    code, _, said = project.sweep("experiment=less", "seed=1,2", "suite=[]")
+    assert code == 2 and REFUSED["direction"][1] in said, said
+    assert not (project.runs / "sweeps").exists()
+
+
 def test_an_experiment_may_choose_the_sweeper(project: Project):
     file = project.folder / "conf" / "experiment" / "tuned.yaml"
     file.write_text("# @package _global_\ndefaults:\n  - asked\n  - override /hydra/sweeper: optuna\n")
