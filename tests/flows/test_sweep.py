@@ -207,6 +207,14 @@ REFUSED = {
         ["seed=1,2", "sweep.budget.completions=15"],
         "sweep.budget.completions: 15 do not pay for one optimiser",
     ),
+    "budget and steps": (
+        ["reinforce={max_steps:3},{max_steps:5}", "sweep.budget.completions=64"],
+        "reinforce.max_steps: sweep.budget decides the number of steps; leave one of them out (in the job reinforce={",
+    ),
+    "budget and steps to choose from": (
+        [OPTUNA, "reinforce=choice({max_steps:3},{max_steps:5})", "sweep.budget.completions=64"],
+        "reinforce.max_steps: sweep.budget decides the number of steps; leave one of them out (in the job reinforce={",
+    ),
     "range": (["seed=range(1,1)"], "-m: the sweeper made no job; give a setting several values"),
     "glob": (["reinforce.beta=glob(*)"], "-m: the sweeper made no job"),
     "no jobs at once": ([OPTUNA, "seed=1,2", "hydra.sweeper.n_jobs=0"], "-m: the sweeper made no job"),
