@@ -27,7 +27,7 @@ from mlflow.tracking._tracking_service.utils import _tracking_store_registry as 
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 from pyarrow import parquet
 
-from conf.errors import UserError
+from conf.errors import UnreachableError, UserError
 from conf.schema import TrackingConfig
 
 logging.getLogger("alembic").setLevel(logging.WARNING)  # the first use of a database migrates it, line by line
@@ -51,7 +51,7 @@ class Tracker:
         say: Told when MLflow goes away, comes back, or refuses something.
 
     Raises:
-        UserError: MLflow cannot be used, and is required.
+        UserError: MLflow cannot be used, and is required; UnreachableError where that may pass.
     """
 
     def __init__(self, config: TrackingConfig, runs_dir: Path, say: Callable[[str], None] = lambda line: None) -> None:
@@ -77,7 +77,7 @@ class Tracker:
             required: Raise instead of going on without.
 
         Raises:
-            UserError: It failed, and is required.
+            UserError: It failed, and is required; UnreachableError where that may pass.
         """
         if time.monotonic() < self._not_before and not insist:
             return False
@@ -189,10 +189,11 @@ class Tracker:
         self._client = None
         forget_database(self.uri)
         if required:
-            raise UserError(
+            text = (
                 f"tracking.uri: cannot use MLflow at {self.uri} ({first_line(error)}); give the URL of a running "
                 "server, sqlite:///FILE, or none for the embedded database; tracking.required=false goes on without"
-            ) from error
+            )
+            raise complaint(error, text) from error
         if not self._pause:
             reason = first_line(error)
             self._say(
@@ -252,6 +253,12 @@ def forget_database(uri: str) -> None:
             engine.dispose()
     stores._get_store_with_resolved_uri.cache_clear()
     ModelRegistryStoreRegistry._get_store_with_resolved_uri.cache_clear()
+
+
+def complaint(error: Exception, text: str) -> UserError:
+    """What to tell of a failure: an outage, unless MLflow has answered that it will not do this."""
+    refused = isinstance(error, MlflowException) and error.get_http_status_code() in (400, 401, 403)
+    return UserError(text) if refused else UnreachableError(text)
 
 
 def first_line(error: Exception) -> str:
