@@ -174,6 +174,13 @@ class Run:
 
     def show(self, what: str) -> None:
         """Print them with their times, each once in a row, for whoever reads the test's output."""
+    def set(self, state: Any, force: bool = False) -> None:
+        """Set its state, as a worker, a process or a person would."""
+        from prefect.client.orchestration import get_client
+
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(self.id, state, force=force)
+
         print(f"{what} ({self.now.name})")
         for name, states in groupby(self.history(), key=lambda state: state.name):
             first = next(states)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,31 @@ def test_what_is_held_refused_or_cancelled_is_not_tried_again(scheduler, project
 
 
 def test_serve_keeps_the_schedule_without_a_server_of_the_users(project, tmp_path):
+def test_only_crashes_use_up_the_retries(scheduler, deploy, monkeypatch):
+    """Without a worker: this test is the runs' processes, which are interrupted and crash."""
+    from prefect.states import AwaitingRetry, Crashed, Pending, Running, Scheduled
+
+    monkeypatch.setattr("flows.schedules.recovery._SETTLED", timedelta(seconds=10))
+    night = Run.of(deploy("experiment=small", "--retries", "2"))
+
+    def attempt(end: Any, then: str) -> None:
+        seen = len(night.states())
+        for state in (Pending(), Running(), end):
+            night.set(state)
+        wait_until(lambda: then in night.states()[seen + 2 :], lambda: f"{then}: {night.states()}")
+
+    for _ in range(4):
+        attempt(AwaitingRetry(), "AwaitingRetry")
+    attempt(Crashed(), "Resuming")
+    attempt(AwaitingRetry(), "AwaitingRetry")
+    attempt(Crashed(), "Resuming")
+    attempt(Crashed(), "Failed")
+    night.show("interrupted five times, crashed three times")
+    assert night.now.state.message.startswith("Not tried again: crashed 3 times")
+    night.set(Scheduled())  # by hand, on the next morning
+    attempt(Crashed(), "Resuming")
+
+
     home = tmp_path / "prefect"
     environment = {"PREFECT_HOME": str(home), "PREFECT_API_URL": None, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     command = ["-m", "flows", "deploy", "experiment=small", *CRON, "--serve", "--json"]
