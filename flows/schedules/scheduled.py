@@ -25,6 +25,7 @@ from flows.commands.run import checked, command_line
 from flows.compose import compose_run
 from flows.flow_report import catch_up
 from flows.posttrain import carry_out, open_run
+from flows.schedules.alive import signs_of_life
 from flows.schedules.deployed import Deployed
 from flows.stop import Stopped
 
@@ -50,6 +51,11 @@ def scheduled(overrides: Sequence[str] = ()) -> "dict[str, Any] | State[Any]":
         What `posttrain` returns, or the state Failed that says what is wrong with the input.
     """
     _leave_terminal()
+    with signs_of_life():
+        return _post_train(overrides)
+
+
+def _post_train(overrides: Sequence[str]) -> "dict[str, Any] | State[Any]":
     try:
         deployed = Deployed.read(str(deployment.get_id()))
         asked = deployed.asked(overrides)

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from flows.cli import main
 from flows.liveness import is_alive
 from flows.references import pipeline_records
-from tests.flows.scheduling import STEPS, Process, Run, Scheduler, wait_until, write_project
+from tests.flows.scheduling import STEPS, Process, Run, Scheduler, make_bare_pool, wait_until, write_project
 
 pytestmark = pytest.mark.slow
 CRON = ("--cron", "0 2 * * *")
@@ -80,16 +80,17 @@ def slots(deployment: dict[str, Any]) -> int:
 
 
 def test_a_night_that_dies_with_its_worker_gives_its_place_back_and_goes_on(scheduler, project, deploy):
-    deployment = deploy("experiment=small")
+    make_bare_pool("bare")  # signs of life come without an environment, too
+    deployment = deploy("experiment=small", "--pool", "bare")
     night = Run.of(deployment)
-    with scheduler.worker() as worker:
+    with scheduler.worker("bare") as worker:
         pid = night.freeze(project, rows=20)
         other = Run.of(deployment)
         other.wait_for("AwaitingConcurrencySlot")  # it waits, and does not run beside the first
         worker.kill()
         os.kill(pid, signal.SIGKILL)
     assert night.now.state.is_running() and slots(deployment) == 1  # nobody is left to say so
-    with scheduler.worker() as worker:
+    with scheduler.worker("bare") as worker:
         for run in (night, other):
             run.wait_for("Completed")
         said = worker.text()
@@ -161,7 +162,6 @@ def test_what_is_held_refused_or_cancelled_is_not_tried_again(scheduler, project
         assert (run.states()[-1], run.now.run_count) == (name, 1)
 
 
-def test_serve_keeps_the_schedule_without_a_server_of_the_users(project, tmp_path):
 def test_only_crashes_use_up_the_retries(scheduler, deploy, monkeypatch):
     """Without a worker: this test is the runs' processes, which are interrupted and crash."""
     from prefect.states import AwaitingRetry, Crashed, Pending, Running, Scheduled
@@ -187,6 +187,7 @@ def test_only_crashes_use_up_the_retries(scheduler, deploy, monkeypatch):
     attempt(Crashed(), "Resuming")
 
 
+def test_serve_keeps_the_schedule_without_a_server_of_the_users(project, tmp_path):
     home = tmp_path / "prefect"
     environment = {"PREFECT_HOME": str(home), "PREFECT_API_URL": None, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     command = ["-m", "flows", "deploy", "experiment=small", *CRON, "--serve", "--json"]
