@@ -187,6 +187,21 @@ def test_only_crashes_use_up_the_retries(scheduler, deploy, monkeypatch):
     attempt(Crashed(), "Resuming")
 
 
+def test_a_night_that_begins_while_mlflow_is_away_is_done_when_it_is_back(scheduler, project, mlflow_server, deploy):
+    overrides = ("sft.max_steps=2", "pipeline.sft.start=champion", f"tracking.uri={mlflow_server.url}")
+    deployment = deploy("experiment=small", *overrides)
+    mlflow_server.stop()
+    night = Run.of(deployment)
+    with scheduler.worker():
+        night.wait_for("Outage")
+        assert slots(deployment) == 0
+        mlflow_server.start()
+        night.wait_for("Completed")
+    night.show("MLflow was away")
+    assert "Failed" not in night.states() and "Crashed" not in night.states()
+    assert [record["state"] for record in night.records(project)] == ["completed"]
+
+
 def test_serve_keeps_the_schedule_without_a_server_of_the_users(project, tmp_path):
     home = tmp_path / "prefect"
     environment = {"PREFECT_HOME": str(home), "PREFECT_API_URL": None, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
