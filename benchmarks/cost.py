@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from conf.sections import ReinforceConfig, SFTConfig, TrainingConfig
+from conf.training import ReinforceConfig, SFTConfig, TrainingConfig
 from stages.contract import Hardware
 from stages.cost import Memory, step_memory
 from stages.cost_batches import Lengths, micro_batch

@@ -19,8 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from conf.schema import ModelConfig
-from conf.sections import ReinforceConfig, SFTConfig, TrainingConfig
 from conf.text_rewards import RegexConfig
+from conf.training import ReinforceConfig, SFTConfig, TrainingConfig
 from stages.contract import Hardware, StageContext
 from stages.cost import Batch, Memory, step_memory
 from stages.cost_batches import counter, longest_rows, micro_batch
@@ -83,7 +83,7 @@ def estimate(name: str, tokens: int = 0) -> tuple[Batch, Memory]:
 
 def hardware_here() -> Hardware:
     """This machine's CPU."""
-    from conf.schema import Device, HardwareConfig
+    from conf.hardware import Device, HardwareConfig
 
     return resolve_hardware(HardwareConfig(device=Device.cpu))
 

@@ -78,11 +78,12 @@ def digits(completions: list[Any], **_: Any) -> list[float]:
 def trainer(variant: str, configuration: Configuration, folder: Path) -> Any:
     """Stock TRL's trainer, or Ratchet's, with the same arguments."""
     from conf.schema import ModelConfig
-    from conf.sections import LoraConfig, ReinforceConfig
+    from conf.training import LoraConfig, ReinforceConfig
     from stages.chat import prompt_ids
     from stages.contract import Hardware, StageContext
     from stages.fold import load_folded
-    from stages.grpo import OnPolicyTrainer, Resampling, grpo_arguments
+    from stages.grpo import OnPolicyTrainer, Resampling
+    from stages.grpo_arguments import grpo_arguments
     from stages.hardware import prepare
     from stages.identity import resolve_model
     from stages.models import load_tokenizer

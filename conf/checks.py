@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from conf.errors import ConfigError
-from conf.sections import ProbeConfig
+from conf.measuring import ProbeConfig
 from conf.steps import STAGES, Step, step_settings
 
 Sections = Mapping[str, Mapping[str, Any]]

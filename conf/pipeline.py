@@ -1,5 +1,6 @@
 """The pipeline: a DAG of named steps, parsed and checked as a whole before anything runs."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from conf.checks import with_checks
 from conf.errors import ConfigError
 from conf.loader import load, unknown_key
-from conf.steps import ALIASES, BASE, STAGES, Step, step_settings
+from conf.steps import ALIASES, BASE, STAGES, Step, leads_out, named_edge, step_settings
 
 
 def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Step]:
@@ -32,7 +33,7 @@ def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
 
 
 def _load_step(name: str, value: Any, steps: Mapping[str, Any]) -> Step:
-    if name in (BASE, *ALIASES) or "/" in name or "." in name:
+    if name in (BASE, *ALIASES) or any(character in name for character in "/.:"):
         raise ConfigError(f"pipeline.{name}: a step cannot be called that; use letters, digits, _ and -")
     if isinstance(value, Mapping) and dict(value) == {"skip": True}:
         raise ConfigError(unknown_key(name, [str(other) for other in steps if other != name], "pipeline"))
@@ -87,6 +88,7 @@ _TAKEN_WITH = {
 
 
 def _check_step(name: str, step: Step, steps: Mapping[str, Step]) -> None:
+    _check_model_names(name, step)
     for other in step.needs():
         if other not in steps:
             raise ConfigError(f"pipeline.{name}: there is no step {other!r}; steps: {', '.join(steps)}")
@@ -103,6 +105,26 @@ def _check_step(name: str, step: Step, steps: Mapping[str, Step]) -> None:
     for need in STAGES[step.stage].needs:
         if need != "suites" and getattr(step, need) is None:
             raise ConfigError(f"pipeline.{name}: a {step.stage} step needs {need!r}")
+
+
+_NAME = re.compile(r"[\w./-]+")
+
+
+def _check_model_names(name: str, step: Step) -> None:
+    """A model is given a name only where the scores show it, and only one that has none; no two are called the same."""
+    for key in ("baseline", "anchor"):
+        if ":" in (getattr(step, key) or ""):
+            raise ConfigError(f"pipeline.{name}.{key}: is called {key} in the scores; leave its name out")
+    for edge in (step.start, *step.models):
+        called, what = named_edge(edge)
+        if ":" in edge and (not _NAME.fullmatch(called) or what in ALIASES or not leads_out(what)):
+            raise ConfigError(
+                f"pipeline.{name}: expected NAME:run/<id>, with NAME of letters, digits, _ . - and /; got {edge!r}"
+            )
+    found: dict[str, str] = {}
+    for called, what in map(named_edge, step.models):
+        if found.setdefault(called, what) != what:
+            raise ConfigError(f"pipeline.{name}.models: {found[called]} and {what} are both called {called!r}")
 
 
 def _in_order(steps: Mapping[str, Step]) -> Iterator[str]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from conf.errors import ConfigError
-from conf.sections import TrainingConfig
 from conf.steps import Step
+from conf.training import TrainingConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,15 @@ from typing import Any
 from conf.checks import ADDED, otherwise, with_success
 from conf.errors import ConfigError
 from conf.loader import dump, load
+from conf.measuring import GateConfig
 from conf.pipeline import load_pipeline
 from conf.processes import check_processes
 from conf.reward_base import RewardConfig
 from conf.rewards import load_rewards
 from conf.schema import DataConfig, RatchetConfig, SuiteConfig, SuiteRole
-from conf.sections import GateConfig, ReinforceConfig
 from conf.steps import STAGES, Step, step_settings
 from conf.sweep import with_budget
+from conf.training import ReinforceConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +78,19 @@ def load_run(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def check_pins(config: RunConfig, overrides: Iterable[str]) -> None:
-    """Refuse overrides (`reinforce.beta=0.1`) of settings that a step pins in its `set`: they would do nothing.
+def check_pins(config: RunConfig, keys: Iterable[str]) -> None:
+    """Refuse overrides of settings that a step pins in its `set`: they would do nothing.
 
     So would the number of steps where a budget decides it.
 
+    Args:
+        config: What came of the overrides.
+        keys: The settings that they name, e.g. `reinforce.beta`.
+
     Raises:
-        ConfigError: Names the override, the step, and the key to override instead.
+        ConfigError: Names the key, the step, and the key to override instead.
     """
-    for override in overrides:
-        key = override.split("=")[0].lstrip("+")
+    for key in keys:
         if key == "reinforce.max_steps" and config.sections.sweep.budget.is_set:
             raise ConfigError(f"{key}: sweep.budget decides the number of steps; leave one of them out")
         stage, _, setting = key.partition(".")

@@ -5,21 +5,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conf.loader import load
+from conf.measuring import AuditConfig, EvaluateConfig, GateConfig, ProbeConfig
 from conf.options import option
-from conf.sections import (
-    AuditConfig,
-    EvaluateConfig,
-    GateConfig,
-    PairsConfig,
-    PreferenceConfig,
-    ProbeConfig,
-    ReinforceConfig,
-    SFTConfig,
-)
+from conf.training import PairsConfig, PreferenceConfig, ReinforceConfig, SFTConfig
 
 BASE = "base"
 ALIASES = ("champion", "previous", "anchor")
 """Models of the registry that a step can name: what shipped last, what did before it, and what did first."""
+RUN = "run/"
+"""What an edge to a finished run begins with."""
+
+
+def named_edge(edge: str) -> tuple[str, str]:
+    """What a model is called in the scores, and what it is: `NAME:run/<id>` says both; elsewhere they are the same."""
+    name, colon, what = edge.partition(":")
+    return (name, what) if colon else (edge, edge)
+
+
+def leads_out(edge: str) -> bool:
+    """Whether an edge names a model that no step of the pipeline makes."""
+    what = named_edge(edge)[1]
+    return what in (BASE, *ALIASES) or what.startswith(RUN)
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,8 @@ class Step:
     stage: str = option()
     """Which stage."""
     start: str = BASE
-    """Where its model comes from: a step, `base`, `run/<id>` for any finished run, or `champion` (or another alias of
-    the registry)."""
+    """Where its model comes from: a step, `base`, `run/<id>` for any finished run (`NAME:run/<id>` calls it NAME in the
+    scores), or `champion` (or another alias of the registry)."""
     data: Any = None
     """Name of a data source, or `{from: <step>}` for rows that another step makes."""
     reward: str | None = None
@@ -64,7 +70,7 @@ class Step:
     anchor: str | None = None
     """For a gate: a model that the guards are also compared with, so that small drops cannot add up over many runs."""
     models: list[str] = field(default_factory=list)
-    """Further models for a stage that takes several (evaluate)."""
+    """Further models for a stage that takes several (evaluate), named as in `start`."""
     suites: list[str] = field(default_factory=list)
     """Names of evaluation suites; all configured ones when empty."""
     after: list[str] = field(default_factory=list)
@@ -90,7 +96,7 @@ class Step:
 
     def needs(self) -> list[str]:
         """The names of the steps that come before."""
-        models = [edge for edge in self.model_edges if edge not in (BASE, *ALIASES) and not edge.startswith("run/")]
+        models = [edge for edge in self.model_edges if not leads_out(edge)]
         return list(dict.fromkeys([*models, *([] if self.data_step is None else [self.data_step]), *self.after]))
 
 

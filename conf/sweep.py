@@ -7,8 +7,8 @@ from typing import Any
 
 from conf.errors import ConfigError
 from conf.options import option
-from conf.sections import ReinforceConfig
 from conf.steps import Step
+from conf.training import ReinforceConfig
 
 
 class Runner(enum.Enum):

@@ -6,7 +6,7 @@ Nothing past this module sees a DictConfig.
 
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from hydra import compose, initialize_config_module
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -97,8 +98,24 @@ def _uninterrupted() -> Iterator[None]:
 def load_checked(values: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
     """Parse a composed mapping, and refuse overrides that a step's own settings would silence."""
     config = load_run(values)
-    check_pins(config, overrides)
+    check_pins(config, overridden(overrides))
     return config
+
+
+def overridden(overrides: Sequence[str]) -> list[str]:
+    """The settings that overrides name, those of a section given as a whole one by one.
+
+    `reinforce={beta: 0.1, lora: {r: 4}}` names `reinforce.beta` and `reinforce.lora.r`.
+    """
+    with clear_errors():
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [key for each in parsed for key in _settings(each.key_or_group, each.value())]
+
+
+def _settings(key: str, value: Any) -> list[str]:
+    if not isinstance(value, Mapping) or not value:
+        return [key]
+    return [name for part, item in value.items() for name in _settings(f"{key}.{part}", item)]
 
 
 def to_plain(composed: Any) -> dict[str, Any]:

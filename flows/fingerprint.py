@@ -16,7 +16,7 @@ from conf.loader import dump
 from conf.reward_base import RewardConfig
 from conf.run import RunConfig
 from conf.schema import ModelConfig
-from conf.sections import ReinforceConfig
+from conf.training import ReinforceConfig
 from rewards.sources import reward_files, reward_libraries, reward_settings
 from stages.cache import file_sha256
 from stages.contract import Hardware, ModelRef

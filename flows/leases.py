@@ -8,9 +8,10 @@ and keeps what it has got so far: nothing waits in a circle, and a step that nee
 
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from conf.errors import UserError
@@ -70,6 +71,17 @@ def lease(hardware: Hardware, holder: str, on_wait: OnWait) -> Iterator[None]:
         names, count = [f"core-{core}" for core in cores()], hardware.threads
     with _hold(hardware.device, names, count, holder, on_wait):
         yield
+
+
+def command_holder(what: str) -> str:
+    """A command as a holder, e.g. `an evaluation`, for others that wait for it."""
+    return f"{what} (pid {os.getpid()} on {socket.gethostname()})"
+
+
+def command_lease(what: str, hardware: Hardware, say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Hold what a command computes on; while it waits, it is said once for whom (see `lease`)."""
+    tell = once_each(lambda holder: say(f"waiting for {holder}, which computes on this host"))
+    return lease(hardware, command_holder(what), tell)
 
 
 @contextmanager

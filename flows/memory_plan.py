@@ -7,8 +7,8 @@ from typing import Any
 
 from conf.errors import UserError
 from conf.processes import share
-from conf.sections import ReinforceConfig, TrainingConfig
 from conf.steps import STAGES, Step
+from conf.training import ReinforceConfig, TrainingConfig
 from flows.workspace import Workspace
 from stages.accelerate_config import is_sharded
 from stages.contract import StageResult

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conf.errors import UserError
 from conf.run import RunConfig
-from conf.steps import ALIASES, BASE, STAGES
+from conf.steps import ALIASES, BASE, RUN, STAGES, named_edge
 from flows.references import find_run
 from flows.registry.aliases import Aliases
 from stages.contract import ModelRef, StageResult
@@ -65,11 +65,11 @@ class Models:
         chain = self._ancestors(name)
         if chain:
             first = self._config.steps[chain[0]].start
-            models[f"chain.{first}"] = self.model(first, results)
+            models[f"chain.{named_edge(first)[0]}"] = self.model(first, results)
         for other in chain:
             models[f"chain.{other}"] = results[other].model
         for other in step.models:
-            models[f"models.{other}"] = self.model(other, results)
+            models[f"models.{named_edge(other)[0]}"] = self.model(other, results)
         if "suites" in STAGES[step.stage].needs and self.original is not None:
             models["original"] = self.original
         return models
@@ -80,13 +80,14 @@ class Models:
         Raises:
             UserError: There is no such model, it has another base, or MLflow cannot be asked.
         """
-        if edge == BASE:
+        what = named_edge(edge)[1]
+        if what == BASE:
             return self.base
-        if edge.startswith("run/"):
-            if edge not in self._finished:
-                self._finished[edge] = self._find(edge.removeprefix("run/"))
-            return self._finished[edge]
-        return self._registered(edge, results) if edge in ALIASES else results[edge].model
+        if what.startswith(RUN):
+            if what not in self._finished:
+                self._finished[what] = self._find(what.removeprefix(RUN))
+            return self._finished[what]
+        return self._registered(what, results) if what in ALIASES else results[what].model
 
     def _registered(self, alias: str, results: Mapping[str, StageResult]) -> ModelRef:
         """What an alias points to, or what stands in for it."""

@@ -49,7 +49,7 @@ def posttrain(
         run_id: Of a run that another process has begun and recorded for this one.
         checked: Whether `Workspace.check` has seen this configuration just now.
         on_open: Given the run as soon as it is open.
-        sweep: Of which sweep the run is a cell: `id`, `folder`, `mlflow_run`, and more to be recorded.
+        sweep: Of which sweep the run is a cell: a `flows.live_record.Parent` as plain values, recorded as they are.
 
     Returns:
         The run's record, as written to `pipeline.json`, in a state of Prefect's that says what the gates decided; the

@@ -1,9 +1,7 @@
 """`pipeline.json`: what one run of a pipeline is, was given, and has come to; rewritten whenever a step changes."""
 
 import contextlib
-import os
 import platform
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,7 @@ from typing import Any
 import conf
 from conf.loader import dump
 from conf.run import RunConfig
-from flows.liveness import hold
+from flows.live_record import LiveRecord, new_id, this_process, time_text
 from flows.store import write_json
 
 FORMAT = 1
@@ -27,7 +25,7 @@ PROGRESS = "progress.json"
 _PROGRESS_SECONDS = 1.0
 
 
-class Record:
+class Record(LiveRecord):
     """The record of one pipeline run, on disk from `begin` on at every moment.
 
     Args:
@@ -37,6 +35,8 @@ class Record:
         command: The whole command line that starts the run again.
         run_id: Of a run that another process has begun for this one, and holds alive through a descriptor it left us.
     """
+
+    file = "pipeline.json"
 
     def __init__(
         self,
@@ -48,23 +48,20 @@ class Record:
     ) -> None:
         now = datetime.now(UTC)
         name = config.sections.name
-        self.folder = runs_dir / "pipelines" / (run_id or f"{name}-{now:%Y%m%d-%H%M%S-%f}")
-        self.lock: int | None = None
+        folder = runs_dir / "pipelines" / (run_id or new_id(name, now))
         self._is_ours = run_id is None
         self._progress_at = 0.0
-        self.values: dict[str, Any] = {
+        values = {
             "format": FORMAT,
-            "id": self.folder.name,
+            "id": folder.name,
             "name": name,
             "state": "running",
             "verdict": None,
-            "started": now.isoformat(timespec="milliseconds"),
+            "started": time_text(now),
             "ended": None,
             "overrides": list(overrides),
             "command": list(command),
-            "directory": str(Path.cwd()),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
+            **this_process(),
             "git_commit": git_commit(),
             "versions": {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}},
             "prefect_run": None,
@@ -81,18 +78,14 @@ class Record:
             "steps": {name: _waiting(step.stage, step.start) for name, step in config.steps.items()},
             "config": dump(config.sections),
         }
+        super().__init__(folder, values)
 
     @classmethod
     def existing(cls, runs_dir: Path, values: dict[str, Any]) -> "Record":
         """The record of an earlier run, to note in it what was told of it since."""
         record = cls.__new__(cls)
-        record.folder, record.values = runs_dir / "pipelines" / values["id"], values
+        LiveRecord.__init__(record, runs_dir / "pipelines" / values["id"], values)
         return record
-
-    @property
-    def id(self) -> str:
-        """`<name>-<time>`."""
-        return self.folder.name
 
     @property
     def steps(self) -> dict[str, Any]:
@@ -109,14 +102,8 @@ class Record:
         """Write the record for the first time, and be alive from now on."""
         self.folder.mkdir(parents=True, exist_ok=not self._is_ours)
         if self._is_ours:
-            self.lock = hold(self.folder)
+            self.hold()
         self.update(**values)
-
-    def release(self) -> None:
-        """Be alive no longer, as far as this process is concerned."""
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
 
     def progress(self, step: str, what: str, done: int, total: int) -> None:
         """Let others see how far a step is, about once a second."""
@@ -126,11 +113,6 @@ class Record:
             with contextlib.suppress(OSError):  # nobody's work depends on it
                 write_json(self.folder / PROGRESS, {"step": step, "what": what, "done": done, "total": total})
 
-    def update(self, **values: Any) -> None:
-        """Change the run's own fields."""
-        self.values.update(values)
-        self._write()
-
     def update_step(self, name: str, **values: Any) -> None:
         """Change a step's fields."""
         self.steps[name].update(values)
@@ -139,11 +121,8 @@ class Record:
     def end(self, state: str, verdict: str | None = None) -> None:
         """The run is over, and so is a step under way; others were skipped."""
         end_steps(self.steps, state)
-        self.update(state=state, verdict=verdict, ended=datetime.now(UTC).isoformat(timespec="milliseconds"))
+        self.update(state=state, verdict=verdict, ended=time_text())
         (self.folder / PROGRESS).unlink(missing_ok=True)
-
-    def _write(self) -> None:
-        write_json(self.folder / "pipeline.json", self.values)
 
 
 def end_steps(steps: Mapping[str, Any], state: str) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from conf.errors import UserError
-from conf.sections import GateConfig, Keep, LoraConfig, PairsConfig, ProbeConfig, ReinforceConfig, TrainingConfig
+from conf.measuring import GateConfig, ProbeConfig
 from conf.steps import STAGES, Step
+from conf.training import Keep, LoraConfig, PairsConfig, ReinforceConfig, TrainingConfig
 from flows.workspace import Workspace
 from stages.cache import cache_dir
 from stages.disk import GIVE_ROOM, check_writable, free_space, size_text

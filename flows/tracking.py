@@ -1,40 +1,34 @@
-"""The only place that knows MLflow: one experiment, reached when it can be reached.
+"""What runs log: one experiment of MLflow, reached when it can be reached.
 
 A `MlflowClient` with explicit run ids throughout: the fluent API is thread-local. What is sent, and when, is decided in
 `flows.mirror`; here an outage becomes a line for the person who waits, and never an exception of a run under way.
 """
 
 import json
-import logging
-import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
-from mlflow.store.db import utils as databases
-from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as RegistryStore
-from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-from mlflow.tracking._model_registry.registry import ModelRegistryStoreRegistry
-from mlflow.tracking._tracking_service.utils import _tracking_store_registry as stores
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 from pyarrow import parquet
 
-from conf.errors import UnreachableError, UserError
 from conf.schema import TrackingConfig
+from flows.mlflow_connection import (
+    complaint,
+    embedded_uri,
+    first_line,
+    forget_database,
+    make_database,
+    requests_within,
+    tracking_uri,
+)
 
-logging.getLogger("alembic").setLevel(logging.WARNING)  # the first use of a database migrates it, line by line
-logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)  # what fails is told here, without a traceback
-databases.MAX_RETRY_COUNT = 1  # it would sleep for 100 seconds over a database that cannot be opened
-
-_SET_BY_USER = frozenset(os.environ)
 _PARAMETER_LENGTH = 500
 _BATCH = {"params": 100, "metrics": 1000}
 _LONGEST_PAUSE = 60.0
@@ -176,7 +170,7 @@ class Tracker:
         self._runs_dir.mkdir(parents=True, exist_ok=True)
         with FileLock(self._runs_dir / ".mlflow.lock", timeout=120):  # two first migrations at once fail half-way
             if self._location:
-                _make_database(self._runs_dir / "mlflow.db")
+                make_database(self._runs_dir / "mlflow.db")
             client = MlflowClient(tracking_uri=self.uri)
             found = client.get_experiment_by_name(self._experiment_name)
             self._experiment = str(
@@ -215,56 +209,6 @@ class Tracker:
         if line not in self._refused:
             self._refused.add(line)
             self._say(line)
-
-
-def embedded_uri(runs_dir: Path) -> str:
-    """The database that stands in where no other is named."""
-    return f"sqlite:///{runs_dir / 'mlflow.db'}"
-
-
-def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
-    """Where MLflow is: what is configured, else `MLFLOW_TRACKING_URI`, else the embedded database."""
-    return config.uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded_uri(runs_dir)
-
-
-@contextmanager
-def requests_within(seconds: int) -> Iterator[None]:
-    """Ask a server that does not answer twice for so long; by itself MLflow does it for minutes."""
-    limits = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds)}
-    with patch.dict(os.environ, {name: value for name, value in limits.items() if name not in _SET_BY_USER}):
-        yield
-
-
-def _make_database(path: Path) -> None:
-    """Make the embedded database under another name: a process that is killed would leave half of it for good."""
-    if not path.exists():
-        draft = path.with_suffix(".draft")
-        draft.unlink(missing_ok=True)
-        MlflowClient(tracking_uri=f"sqlite:///{draft}").search_experiments(max_results=1)
-        forget_database(f"sqlite:///{draft}")
-        draft.replace(path)
-
-
-def forget_database(uri: str) -> None:
-    """MLflow keeps its connections for the life of the process, also those to a file that is gone by now."""
-    for store in (SqlAlchemyStore, RegistryStore):
-        engine = store._engine_map.pop(uri, None)
-        if engine is not None:
-            engine.dispose()
-    stores._get_store_with_resolved_uri.cache_clear()
-    ModelRegistryStoreRegistry._get_store_with_resolved_uri.cache_clear()
-
-
-def complaint(error: Exception, text: str) -> UserError:
-    """What to tell of a failure: an outage, unless MLflow has answered that it will not do this."""
-    refused = isinstance(error, MlflowException) and error.get_http_status_code() in (400, 401, 403)
-    return UserError(text) if refused else UnreachableError(text)
-
-
-def first_line(error: Exception) -> str:
-    """What went wrong; of a failed request its cause, without the request."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line.rpartition("(Caused by ")[2].removesuffix(")") if "(Caused by " in line else line
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Hydra's launcher `ratchet`, the default for `-m`: hands the jobs of a sweeper, composed, to `flows.sweeps.launches`.
+"""Hydra's launcher `ratchet`, the default for `-m`: hands the jobs of a sweeper, composed, to `flows.sweeps.sweeper`.
 
 Hydra finds it by its place, and imports it whenever it starts: so nothing heavy is imported here.
 """
@@ -27,7 +27,7 @@ ConfigStore.instance().store(group="hydra/launcher", name="ratchet", node=Ratche
 
 
 class RatchetLauncher(Launcher):
-    """Runs the jobs of one launch together; their task function is a `flows.sweeps.launches.Jobs`."""
+    """Runs the jobs of one launch together; their task function is a `flows.sweeps.sweeper.Jobs`."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Take down what a launch needs.
@@ -36,8 +36,8 @@ class RatchetLauncher(Launcher):
             HydraException: An optimiser is told that less is better.
         """
         self._context, self._task_function, self._config = hydra_context, task_function, config
-        direction = OmegaConf.select(config, "hydra.sweeper.direction")
-        if direction is not None and getattr(direction, "name", direction) != "maximize":
+        direction = OmegaConf.select(config, "hydra.sweeper.direction", default="maximize")  # not all have one
+        if getattr(direction, "name", direction) != "maximize":
             raise HydraException(
                 "hydra.sweeper.direction: a cell returns its mean task score, of which more is better; leave it out, "
                 "or say maximize"

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from conf.measuring import AUDIT_REFERENCE, AuditConfig
 from conf.reward_base import RewardConfig
-from conf.sections import AUDIT_REFERENCE, AuditConfig
 from rewards.contract import Sample
 from rewards.findings import Audit, Judge, Scored
 from rewards.policies import Case, Completions, policies, reference_forms

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from conf.measuring import AUDIT_REFERENCE, AuditConfig
 from conf.reward_base import RewardConfig
-from conf.sections import AUDIT_REFERENCE, AuditConfig
 from conf.structured_rewards import ToolCallConfig
 from rewards.policies import Case, Completions
 from rewards.scoring import Score
@@ -32,7 +32,7 @@ class Finding:
     """What one policy earns.
 
     Attributes:
-        policy: Its name (`conf.sections.AUDIT_POLICIES`), or `reference` for the right answers themselves.
+        policy: Its name (`conf.measuring.AUDIT_POLICIES`), or `reference` for the right answers themselves.
         rows: Rows that it has a completion for.
         mean: Mean total over these.
         share: `mean` as a share of the yardstick on the same rows; None where there is none.

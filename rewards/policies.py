@@ -73,7 +73,7 @@ def policies(
     limit: int,
     folder: Path | None = None,
 ) -> dict[str, list[Completions]]:
-    """What every policy answers, by name (`conf.sections.AUDIT_POLICIES`).
+    """What every policy answers, by name (`conf.measuring.AUDIT_POLICIES`).
 
     Args:
         cases: The rows.

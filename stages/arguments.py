@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from conf.errors import ConfigError
 from conf.loader import suggestion
 from conf.processes import share
-from conf.sections import TrainingConfig
+from conf.training import TrainingConfig
 from conf.vllm import VLLMConfig
 from stages.checkpoints import DRAFT, FOLDER
 from stages.contract import StageContext

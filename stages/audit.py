@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from conf.measuring import AuditConfig
 from conf.reward_base import RewardConfig
-from conf.sections import AuditConfig
 from rewards.audit import audit
 from rewards.findings import Audit
 from rewards.policies import Case

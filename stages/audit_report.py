@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conf.sections import AuditConfig
+from conf.measuring import AuditConfig
 from rewards.findings import Audit, Example, Finding
 from stages.table import table
 

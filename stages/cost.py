@@ -10,7 +10,7 @@ up what its backward pass needs. Counted here for a frozen base with LoRA, as to
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from conf.sections import LoraConfig, TrainingConfig
+from conf.training import LoraConfig, TrainingConfig
 from stages.contract import Hardware
 from stages.hardware import memory as host_memory
 from stages.shapes import ModelShape

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conf.sections import PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig, TrainingConfig
+from conf.training import PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig, TrainingConfig
 from stages.contract import Hardware
 from stages.cost import Batch
 from stages.rows import Row

@@ -8,7 +8,7 @@ Sampling reads all weights and the cache for every token, and starts every kerne
 
 from dataclasses import dataclass
 
-from conf.sections import ReinforceConfig, TrainingConfig
+from conf.training import ReinforceConfig, TrainingConfig
 from stages.contract import Hardware
 from stages.cost import BYTES, Batch, adapter_parameters
 from stages.shapes import ModelShape

@@ -20,23 +20,17 @@ depend on the order of suites or rows.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 from conf.errors import UserError
 from conf.schema import SuiteRole
 from stages import decision_words as words
 from stages.bootstrap import Differences, differences, interval, lower_bound
+from stages.power import ROUNDING, detectable, rows_needed
 
 VERDICTS = {"fail": "hold", "undecided": "inconclusive", "pass": "ship"}
 """What follows from the worst outcome, worst first."""
-POWER = 0.8
-"""Chance to show a change of the smallest detectable size, and to decide with the number of rows that is named."""
 TWICE = 0.005
 """How often a guard that fell by twice its tolerance may pass: half of the 1% that is promised."""
-MANY = 1_000_000
-"""Nobody answers more rows than this to decide."""
-ROUNDING = 1e-9
-"""A gain of 3 in 30 rows is a gain of 0.1, whatever the last digit of the mean."""
 
 Scores = Sequence[Sequence[float]]
 """Of one model on one suite: per row, in the same order for every model, the scores of its samples (one, if greedy)."""
@@ -67,7 +61,7 @@ class SuiteScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What a decision is made by (see `conf.sections.GateConfig`); seeded, so that it is always the same."""
+    """What a decision is made by (see `conf.measuring.GateConfig`); seeded, so that it is always the same."""
 
     min_gain: float = 0.0
     confidence: float = 0.95
@@ -165,7 +159,6 @@ def _compare(suite: SuiteScores, against: str, rules: Rules) -> Comparison:
         else _judge_task(found, low, high, rules.min_gain)
     )
     half = max(found.mean - low, high - found.mean) - suite.noise
-    ratio = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf((1 + rules.confidence) / 2)
     comparison = Comparison(
         suite=suite.name,
         role=suite.role,
@@ -175,14 +168,14 @@ def _compare(suite: SuiteScores, against: str, rules: Rules) -> Comparison:
         after=math.fsum(after) / found.rows,
         low=low,
         high=high,
-        detectable=ratio * half + suite.noise,
+        detectable=detectable(half, rules.confidence) + suite.noise,
         rows_needed=None,
         outcome=outcome,
         words="",
     )
     if outcome == "undecided":
         distance = _distance(found.mean, suite, against, rules) - suite.noise
-        comparison = replace(comparison, rows_needed=_rows_needed(found, (1 - rules.confidence) / 2, ratio, distance))
+        comparison = replace(comparison, rows_needed=rows_needed(found, rules.confidence, distance))
     return replace(comparison, words=words.why(comparison, suite.tolerance, rules))
 
 
@@ -211,29 +204,6 @@ def _distance(gain: float, suite: SuiteScores, against: str, rules: Rules) -> fl
     if not suite.role.guards:
         return gain if gain >= rules.min_gain - ROUNDING else rules.min_gain - gain
     return max(gain + suite.tolerance, _fallen(suite, against) - gain)
-
-
-def _rows_needed(found: Differences, tail: float, ratio: float, distance: float) -> int | None:
-    """Rows with which a true change at this distance from the bound is told in four of five cases.
-
-    Of the same differences on more rows, the score interval says how wide it is: with few discordant rows it shrinks
-    faster than with the square root of their number.
-    """
-
-    def tells(rows: int) -> bool:
-        more = found.on(rows)
-        half = max(more.mean - lower_bound(more, tail), -lower_bound(more.negated, tail) - more.mean)
-        return ratio * half <= distance
-
-    few = many = found.rows
-    while not tells(many):
-        if many > MANY or distance <= ROUNDING:
-            return None
-        few, many = many, 2 * many
-    while many - few > 1 + few // 50:
-        middle = (few + many) // 2
-        few, many = (few, middle) if tells(middle) else (middle, many)
-    return max(many, found.rows + 1)
 
 
 def _judge_drift(drift: float | None, ceiling: float) -> tuple[str, str]:

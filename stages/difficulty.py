@@ -10,7 +10,7 @@ from random import Random
 from statistics import fmean
 
 from conf.errors import ConfigError, UserError
-from conf.sections import DifficultyConfig, ReinforceConfig
+from conf.training import DifficultyConfig, ReinforceConfig
 from stages.contract import StageContext
 from stages.kept_replies import FILE as REPLIES
 from stages.order import wrapped_order

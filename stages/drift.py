@@ -17,8 +17,8 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from conf.errors import UserError
+from conf.measuring import ScoringConfig
 from conf.schema import SuiteRole
-from conf.sections import ScoringConfig
 from stages import sampling
 from stages.cache import file_sha256
 from stages.chat import prompt_ids

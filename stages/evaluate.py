@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from conf.sections import EvaluateConfig, ScoringConfig
+from conf.measuring import EvaluateConfig, ScoringConfig
 from stages.contract import ModelRef, StageContext, StageResult
 from stages.hardware import prepare
 from stages.score_metrics import drift_metrics, failed, gains, summary

@@ -24,8 +24,7 @@ def export(ref: ModelRef, hardware: Hardware, out: Path) -> Path:
         UserError: The directory is not empty, or something is in its place.
         FoldError: The adapters and the base do not make a model that can be trusted.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out: {out} is there already and not an empty directory")
+    check_out(out)
     model, tokenizer = exported(ref, hardware)
     draft = draft_name(out.absolute())
     try:
@@ -42,6 +41,16 @@ def export(ref: ModelRef, hardware: Hardware, out: Path) -> Path:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return out
+
+
+def check_out(out: Path) -> None:
+    """See that a directory to write is absent or empty.
+
+    Raises:
+        UserError: It is neither.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out: {out} is there already and not an empty directory")
 
 
 def exported(ref: ModelRef, hardware: Hardware) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

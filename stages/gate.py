@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from conf.sections import GateConfig
+from conf.measuring import GateConfig
 from stages.contract import ModelRef, StageContext, StageResult
 from stages.decision import Decision, Rules, SuiteScores, decide
 from stages.evaluate import write_scores

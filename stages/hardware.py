@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conf.errors import UserError
-from conf.schema import Device, Dtype, HardwareConfig
+from conf.hardware import Device, Dtype, HardwareConfig
 from stages import gpus
 from stages.accelerate_config import read_accelerate_config
 from stages.contract import Hardware

@@ -17,7 +17,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
 from conf.errors import UserError
-from conf.sections import Keep, TrainingConfig
+from conf.training import Keep, TrainingConfig
 from stages import ranks
 from stages.contract import StageContext
 from stages.models import unchanged_random_state

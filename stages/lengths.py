@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from conf.errors import UserError
-from conf.sections import ReinforceConfig, TrainingConfig
+from conf.training import ReinforceConfig, TrainingConfig
 from stages.chat import prompt_ids, prompt_string
 from stages.contract import ModelRef
 from stages.models import load_tokenizer, model_config

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from conf.errors import UserError
-from conf.sections import TrainingConfig
+from conf.training import TrainingConfig
 
 
 def require_step(config: TrainingConfig, rows: int, what: str = "rows") -> int:

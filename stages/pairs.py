@@ -14,7 +14,7 @@ from typing import Any
 
 from conf.errors import UserError
 from conf.reward_base import RewardConfig
-from conf.sections import PairsConfig
+from conf.training import PairsConfig
 from rewards.scoring import RewardSet, Score, failures
 from stages.contract import StageContext, StageResult
 from stages.fold import load_folded

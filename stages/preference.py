@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
 
 from conf.errors import UserError
 from conf.processes import share
-from conf.sections import PreferenceConfig, PreferenceMethod
+from conf.training import PreferenceConfig, PreferenceMethod
 from stages.accelerate_config import is_sharded
 from stages.arguments import trl_arguments
 from stages.chat import prompt_ids, reply_ids

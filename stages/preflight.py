@@ -12,7 +12,7 @@ from typing import Any
 
 from conf.errors import UserError
 from conf.reward_base import IsolatedConfig, OnError, RewardConfig
-from conf.sections import Keep, ReinforceConfig, TrainingConfig
+from conf.training import Keep, ReinforceConfig, TrainingConfig
 from rewards.calling import WAITING_TYPES
 from rewards.scoring import RewardSet
 from stages.accelerate_config import KEY, is_sharded
@@ -236,6 +236,6 @@ def _arguments(stage: str) -> Any:
         from stages.preference import preference_arguments
 
         return preference_arguments
-    from stages.grpo import grpo_arguments
+    from stages.grpo_arguments import grpo_arguments
 
     return grpo_arguments

@@ -12,7 +12,8 @@ from contextlib import closing
 from statistics import fmean
 from typing import Any
 
-from conf.sections import ProbeConfig, ReinforceConfig
+from conf.measuring import ProbeConfig
+from conf.training import ReinforceConfig
 from stages.contract import StageContext, StageResult
 from stages.hardware import prepare
 from stages.order import wrapped_order

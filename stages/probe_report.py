@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from conf.sections import ProbeConfig
+from conf.measuring import ProbeConfig
 
 OFTEN_EQUAL, OFTEN_CUT, HARDLY_DISTINCT = 0.5, 0.2, 0.25
 """Shares from which on the report says what to do about groups without variance, cut and repeated completions."""

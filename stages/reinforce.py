@@ -12,14 +12,15 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from conf.reward_base import RewardConfig
-from conf.sections import ReinforceConfig
+from conf.training import ReinforceConfig
 from rewards.scoring import RewardSet, Score, failures
 from stages import ranks
 from stages.chat import prompt_ids
 from stages.contract import StageContext, StageResult
 from stages.difficulty import FILE, prompts_in_band
 from stages.generate import Completion, read_completion
-from stages.grpo import GENERATED_TOKENS, RESAMPLED, OnPolicyTrainer, Resampling, grpo_arguments
+from stages.grpo import GENERATED_TOKENS, RESAMPLED, OnPolicyTrainer, Resampling
+from stages.grpo_arguments import grpo_arguments
 from stages.hardware import prepare
 from stages.held_out import held_out_rows
 from stages.models import load_tokenizer, stop_token_ids

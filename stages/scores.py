@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from conf.sections import ScoringConfig
+from conf.measuring import ScoringConfig
 from stages.contract import ModelRef, StageContext
 from stages.drift import Drift, DriftMeter
 from stages.harness_scores import harness_rows

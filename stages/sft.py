@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from conf.errors import UserError
-from conf.sections import SFTConfig
+from conf.training import SFTConfig
 from stages.accelerate_config import is_sharded
 from stages.arguments import trl_arguments
 from stages.chat import prompt_ids, reply_ids

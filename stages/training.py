@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import PrinterCallback
 
-from conf.sections import LoraConfig, TrainingConfig
+from conf.training import LoraConfig, TrainingConfig
 from rewards.contract import RewardError
 from stages import ranks
 from stages.adapters import save_adapter

@@ -11,8 +11,9 @@ from omegaconf import OmegaConf
 
 from conf.errors import UserError
 from flows.bundles.archive import Member
-from flows.bundles.edges_then import check_aliases
-from flows.bundles.portable import EXPERIMENT, RUNS, Portable, make_portable
+from flows.bundles.edges import check_aliases
+from flows.bundles.places import EXPERIMENT, RUNS
+from flows.bundles.portable import Portable, make_portable
 from flows.bundles.redaction import Redaction, without
 from flows.bundles.requirements import pins
 from flows.bundles.texts import experiment_text, readme_text, run_script

@@ -8,15 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from flows.secrets import USER, is_secret_setting, secrets_of
 
-_USER = re.compile(r"(?<=://)[^/@\s]+@")
-_PASSWORD = re.compile(r"://(?:[^/@:\s]*:)?([^/@\s]+)@")
-_SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASS|_PWD|CREDENTIAL|AUTH(?!OR)|API_?KEY|(^|_)KEY($|_)", re.IGNORECASE
-)  # not PWD and OLDPWD, which every shell sets
 _BEFORE = r"(?:(?<![\w.~-])|(?<=\\[nrt]))"
 """A place begins after no part of another path or address; in JSON it may follow an escaped end of a line."""
-_SECRET_KEY = re.compile(r"(^|_)(token|api_?key|secret|passw(or)?d)$", re.IGNORECASE)
 _FREE = ("args", "trainer", "chat_template_kwargs")
 """Settings that libraries and users' own code read as they like."""
 _SHORTEST = 8
@@ -37,7 +32,7 @@ class Redaction:
         }
         self._places = {path: names[path] for path in sorted(names, key=len, reverse=True) if path != "/"}
         self._patterns = {path: re.compile(_BEFORE + re.escape(path) + r"(?![\w-])") for path in self._places}
-        secrets = ((name, secret) for name, value in os.environ.items() for secret in _secrets_of(name, value))
+        secrets = ((name, secret) for name, value in os.environ.items() for secret in secrets_of(name, value))
         self._secrets = [(name, _written(secret)) for name, secret in secrets if len(secret) >= _SHORTEST]
 
     def values(self, value: Any) -> Any:
@@ -51,7 +46,7 @@ class Redaction:
     def _text(self, text: str) -> str:
         for path, name in self._places.items():
             text = self._patterns[path].sub(name, text)
-        return _USER.sub("***@", text)
+        return USER.sub("***@", text)
 
     def place_in(self, content: bytes) -> str | None:
         """A place of this machine that a content names, if it names one."""
@@ -63,11 +58,6 @@ class Redaction:
 
     def _bytes(self, path: str) -> re.Pattern[bytes]:
         return re.compile(self._patterns[path].pattern.encode())
-
-
-def _secrets_of(name: str, value: str) -> list[str]:
-    """What of an environment variable is secret: all of it, or the password of an address."""
-    return [value] if _SECRET_NAME.search(name) else _PASSWORD.findall(value)
 
 
 def _written(secret: str) -> set[bytes]:
@@ -84,7 +74,7 @@ def refuse_private(value: Any, key: str = "", free: bool = False) -> None:
     """
     if isinstance(value, Mapping):
         for name, item in value.items():
-            if _SECRET_KEY.search(str(name)) and isinstance(item, str) and item:
+            if is_secret_setting(str(name)) and isinstance(item, str) and item:
                 raise UserError(
                     f"{key}{name}: looks like a secret, which a bundle must not have; take it from the environment"
                 )
@@ -92,7 +82,7 @@ def refuse_private(value: Any, key: str = "", free: bool = False) -> None:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             refuse_private(item, f"{key}{index}.", free)
-    elif isinstance(value, str) and _USER.search(value):
+    elif isinstance(value, str) and USER.search(value):
         raise UserError(f"{key[:-1]}: has a user or password in an address, which a bundle must not have; leave it out")
     elif isinstance(value, str) and free and value.startswith(("/", "~")):
         raise UserError(f"{key[:-1]}: names {value}, which another machine does not have; give a relative path")

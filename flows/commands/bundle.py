@@ -10,7 +10,7 @@ from typing import Any
 from conf.errors import UserError
 from conf.run import RunConfig, load_run
 from flows.bundles.archive import write_archive
-from flows.bundles.edges_then import pipeline_then
+from flows.bundles.edges import pipeline_then
 from flows.bundles.pack import pack
 from flows.compose import compose_run
 from flows.references import find_pipeline

@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from conf.errors import UserError
-from conf.schema import HardwareConfig
+from conf.hardware import HardwareConfig
+from flows.console import Console
+from flows.leases import command_lease
 from flows.references import find_run
 from stages.contract import ModelRef
 from stages.hardware import resolve_hardware
@@ -46,15 +48,16 @@ def _reply(model: ModelRef, arguments: argparse.Namespace) -> str:
     from stages.samples import answer
 
     hardware = replace(resolve_hardware(HardwareConfig()), dtype=model.dtype)
-    prepare(hardware, arguments.seed)
-    replies = answer(
-        pack(load_folded(model, hardware).model),
-        load_tokenizer(model),
-        model,
-        [Row(prompt=arguments.prompt, system=arguments.system)],
-        max_new_tokens=arguments.max_new_tokens,
-        temperature=arguments.temperature,
-        batch_size=1,
-        seed=arguments.seed,
-    )
+    with command_lease("a reply", hardware, Console().say):
+        prepare(hardware, arguments.seed)
+        replies = answer(
+            pack(load_folded(model, hardware).model),
+            load_tokenizer(model),
+            model,
+            [Row(prompt=arguments.prompt, system=arguments.system)],
+            max_new_tokens=arguments.max_new_tokens,
+            temperature=arguments.temperature,
+            batch_size=1,
+            seed=arguments.seed,
+        )
     return replies[0][0].text

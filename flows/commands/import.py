@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from conf.errors import UserError
-from flows.bundles.archive import unpack_archive
 from flows.bundles.importing import import_archive
+from flows.bundles.unpacking import unpack_archive
 from stages.cache import draft_name
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from conf.hardware import HardwareConfig
 from conf.loader import load
 from conf.registry import RegistryConfig
-from conf.schema import HardwareConfig, TrackingConfig
+from conf.schema import TrackingConfig
 from flows.references import FoundRun, find_run
 from stages.hardware import resolve_hardware
 

@@ -31,7 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(
                 "--detach starts one run; leave out -m, or start the sweep with `nohup ratchet run -m ... &`"
             )
-        from flows.sweeps.launches import sweep
+        from flows.sweeps.sweeper import sweep
 
         return sweep(arguments.overrides, arguments.config_dir, arguments.json)
     config = compose_run(arguments.overrides, arguments.config_dir)

@@ -9,7 +9,7 @@ from yaml import YAMLError
 
 from conf.errors import UserError
 from conf.rewards import load_rewards
-from flows.scores.report import report
+from flows.scores.reward_report import report
 from rewards.scoring import RewardSet, score_file
 
 

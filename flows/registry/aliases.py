@@ -14,14 +14,15 @@ from conf.errors import UserError
 from conf.loader import load
 from conf.registry import REGISTERED, registered_name
 from conf.schema import ModelConfig, RatchetConfig
-from conf.steps import ALIASES, BASE
+from conf.steps import ALIASES, BASE, named_edge
 from flows.store import Entry, Store
 from stages.contract import Adapter, ModelRef
 from stages.handover import read_model
 from stages.identity import resolve_model
 
 if TYPE_CHECKING:
-    from flows.registry.versions import Registry, Version
+    from flows.registry.registered_model import Registry
+    from flows.registry.versions import Version
 
 T = TypeVar("T")
 
@@ -128,6 +129,7 @@ class Aliases:
         Raises:
             UserError: It cannot be asked.
         """
+        edges = [named_edge(edge)[1] for edge in edges]
         for edge in edges:
             if edge in ALIASES:
                 self.version(edge)
@@ -154,13 +156,13 @@ class Aliases:
         return ModelConfig(id=str(folder), trust_remote_code=like.trust_remote_code, chat_template_kwargs=arguments)
 
     def _registry(self, name: str | None = None) -> "Registry":
-        from flows.registry.versions import Registry
-        from flows.tracking import tracking_uri
+        from flows.mlflow_connection import tracking_uri
+        from flows.registry.registered_model import Registry
 
         return Registry(tracking_uri(self._sections.tracking, self._runs_dir), name or self._sections.registry.name)
 
     def _ask(self, question: Callable[[], T]) -> T:
-        from flows.tracking import complaint, first_line, requests_within, tracking_uri
+        from flows.mlflow_connection import complaint, first_line, requests_within, tracking_uri
 
         try:
             with requests_within(10):

@@ -15,13 +15,15 @@ from typing import Any
 
 from conf.errors import UserError
 from conf.schema import TrackingConfig
+from flows.mlflow_connection import first_line, tracking_uri
 from flows.references import FoundRun
 from flows.registry.lineage import gate_tags, gates_of, lineage_tags, reasons, record_tags
+from flows.registry.registered_model import Registry
 from flows.registry.registration import Candidate, register
 from flows.registry.shipping import MLFLOW_ERRORS
-from flows.registry.versions import IDENTITY, Registry, Version
+from flows.registry.versions import IDENTITY, Version
 from flows.store import Entry
-from flows.tracking import Tracker, first_line, tracking_uri
+from flows.tracking import Tracker
 from stages.contract import Hardware
 
 

@@ -19,7 +19,8 @@ from huggingface_hub import ModelCard
 from mlflow.entities import LoggedModelStatus
 from mlflow.models import Model
 
-from flows.registry.versions import ID, Registry, Version
+from flows.registry.registered_model import Registry
+from flows.registry.versions import ID, Version
 from flows.tracking import Tracker
 from stages.contract import Hardware, ModelRef
 

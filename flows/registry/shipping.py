@@ -10,10 +10,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from conf.errors import OutageError
 from conf.steps import ALIASES, BASE
+from flows.mlflow_connection import first_line
 from flows.registry.lineage import gate_tags, lineage_tags, reasons, record_tags
+from flows.registry.registered_model import Registry
 from flows.registry.registration import Candidate, register
-from flows.registry.versions import CANDIDATE, ID, IDENTITY, WITHDRAWN, Registry, Version
-from flows.tracking import first_line
+from flows.registry.versions import CANDIDATE, ID, IDENTITY, WITHDRAWN, Version
 from flows.workspace import StepInputs
 from stages.contract import Interrupted, StageResult
 

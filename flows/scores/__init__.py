@@ -1,1 +1,1 @@
-"""Scores of models on suites, for the gate's steps and for whoever asks."""
+"""Scores of models on suites, for the steps and for whoever asks; and what `ratchet score` shows of rewards."""

@@ -5,8 +5,6 @@ that has one, with the suites of conf/suite that are asked for. Nothing here nee
 """
 
 import argparse
-import os
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conf.errors import UserError
+from conf.measuring import ScoringConfig
 from conf.schema import ModelConfig
-from conf.sections import ScoringConfig
 from conf.steps import ALIASES, BASE
 from flows.console import Console
-from flows.leases import once_each
+from flows.leases import command_holder, once_each
 from flows.references import FoundRun, find_run
 from flows.registry.aliases import Aliases
-from flows.scores.scoring import known_or_made
+from flows.scores.known_or_made import known_or_made
 from flows.scores.scoring_config import STEP, default_values, is_reference, is_run, record_of, scoring_config
 from flows.workspace import Workspace
 from stages.contract import ModelRef, StageContext
@@ -125,7 +123,7 @@ class ModelScores:
         self._console.say(f"{', '.join(self.suites)}{f', as {self.whose} has them' if self.whose else ''}:")
         with tempfile.TemporaryDirectory() as folder:
             context = self._context(Path(folder), {"start": models[0].model, "baseline": baseline})
-            holder = f"an evaluation (pid {os.getpid()} on {socket.gethostname()})"
+            holder = command_holder("an evaluation")
             scored = known_or_made(named, self._settings, context, holder, once_each(self._wait))
         return {
             (suite, each.name): mean_score([row for row in scored.rows if (row.suite, row.model) == (suite, each.name)])

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from conf.measuring import EvaluateConfig
 from conf.run import RunConfig, load_run
-from conf.sections import EvaluateConfig
 from conf.steps import ALIASES, BASE
 from flows.compose import compose_values
 from flows.references import find_pipeline, find_run, pipeline_records

@@ -1,7 +1,7 @@
 """The cells of a sweep at the door: composed, checked, and without what belongs to the winner alone."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from conf.run import RunConfig, load_run
 from conf.sweep import Runner, unspent
 from flows.commands.run import checked, command_line
 from flows.compose import load_checked, to_plain
+from flows.live_record import Parent
 from flows.store import Entry
 from flows.sweeps.select_scores import candidate_step
 from flows.workspace import Workspace
@@ -63,14 +64,14 @@ class Cell:
         assert self.config is not None
         return Ahead(Workspace(self.config))
 
-    def message(self, sweep: Mapping[str, Any], output: str, config_dir: str | None) -> dict[str, Any]:
-        """The cell as plain values, for `flows.sweeps.cell.do_cell`."""
+    def message(self, sweep: Parent, output: str, config_dir: str | None) -> dict[str, Any]:
+        """The cell as plain values, for `flows.sweeps.cell_process.do_cell`."""
         assert self.config is not None
         return {
             "config": dump(self.config.sections),
             "overrides": list(self.overrides),
             "command": command_line("run", self.overrides, config_dir),
-            "sweep": {**sweep, "number": self.number},
+            "sweep": asdict(sweep),
             "varied": self.settings,
             "candidate": self.candidate,
             "output": output,

@@ -15,7 +15,7 @@ from prefect.states import Cancelled
 from flows.flow_report import catch_up
 from flows.prefect_server import server_name, shared_server, start_server, users_server
 from flows.stop import CANCEL, Stopped
-from flows.sweeps.cell import do_cell
+from flows.sweeps.cell_process import do_cell
 from flows.sweeps.leaderboard_files import leaderboard_values
 from flows.sweeps.run import SweepRun
 from flows.workers.dispatch import Dispatch
@@ -23,7 +23,7 @@ from flows.workers.dispatch import Dispatch
 
 @task(name="cell", cache_policy=NO_CACHE, persist_result=False)
 def run_cell(cell: dict[str, Any]) -> dict[str, Any]:
-    """Run one cell (see `flows.sweeps.cell.do_cell`); the flow below it says how it ended."""
+    """Run one cell (see `flows.sweeps.cell_process.do_cell`); the flow below it says how it ended."""
     return do_cell(cell)
 
 

@@ -4,22 +4,20 @@ A sweep is alive, and is cancelled, in the way of a pipeline run (see `flows.liv
 """
 
 import json
-import os
-import socket
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from conf.schema import RatchetConfig
-from flows.liveness import hold, is_alive
-from flows.store import write_json
+from flows.live_record import LiveRecord, new_id, this_process, time_text
+from flows.liveness import is_alive
 
 FOLDER = "sweeps"
 """Under the runs directory."""
 
 
-class SweepRecord:
+class SweepRecord(LiveRecord):
     """The record of one sweep, on disk from the beginning on.
 
     Args:
@@ -28,20 +26,20 @@ class SweepRecord:
         command: The command line that starts it again.
     """
 
+    file = "sweep.json"
+
     def __init__(self, config: RatchetConfig, runs_dir: Path, command: Sequence[str]) -> None:
         now = datetime.now(UTC)
-        self.folder = runs_dir / FOLDER / f"{config.name}-{now:%Y%m%d-%H%M%S-%f}"
-        (self.folder / "cells").mkdir(parents=True)
-        self.values: dict[str, Any] = {
-            "id": self.folder.name,
+        folder = runs_dir / FOLDER / new_id(config.name, now)
+        (folder / "cells").mkdir(parents=True)
+        values = {
+            "id": folder.name,
             "name": config.name,
             "state": "running",
-            "started": now.isoformat(timespec="milliseconds"),
+            "started": time_text(now),
             "ended": None,
             "command": list(command),
-            "directory": str(Path.cwd()),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
+            **this_process(),
             "config": {"runs_dir": config.runs_dir},
             "mlflow_run": None,
             "prefect_run": None,
@@ -50,34 +48,23 @@ class SweepRecord:
             "total": 0,
             "cells": {},
         }
-        self._lock: int | None = hold(self.folder)
-        self.update()
-
-    @property
-    def id(self) -> str:
-        """`<name>-<time>`."""
-        return self.folder.name
+        super().__init__(folder, values)
+        self.hold()
+        self._write()
 
     def output(self, cell: int) -> Path:
         """The file for what a cell would write to the terminal."""
         return self.folder / "cells" / f"{cell}.txt"
 
-    def update(self, **values: Any) -> None:
-        """Change fields."""
-        self.values.update(values)
-        write_json(self.folder / "sweep.json", self.values)
-
     def update_cell(self, cell: int, **values: Any) -> None:
         """Change fields of a cell."""
         self.values["cells"].setdefault(str(cell), {}).update(values)
-        self.update()
+        self._write()
 
     def end(self, state: str) -> None:
         """The sweep is over."""
-        self.update(state=state, ended=datetime.now(UTC).isoformat(timespec="milliseconds"))
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self.update(state=state, ended=time_text())
+        self.release()
 
 
 def sweep_records(runs_dir: Path) -> list[dict[str, Any]]:

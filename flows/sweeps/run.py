@@ -22,7 +22,7 @@ from flows.workers.runners import Workers
 from flows.workspace import Workspace
 
 if TYPE_CHECKING:
-    from flows.sweeps.launches import Jobs
+    from flows.sweeps.sweeper import Jobs
 
 
 class SweepRun:
@@ -109,12 +109,8 @@ class SweepRun:
             raise Stopped(self.stop.reason)
 
     def _message(self, cell: Cell) -> dict[str, Any]:
-        about = {
-            "id": self.record.id,
-            "folder": str(self.record.folder),
-            "mlflow_run": self.record.values["mlflow_run"],
-        }
-        return self.workers.message(cell.message(about, str(self.record.output(cell.number)), self._config_dir))
+        sweep = self.record.parent_of(cell.number)
+        return self.workers.message(cell.message(sweep, str(self.record.output(cell.number)), self._config_dir))
 
     def _next(self) -> list[Cell]:
         """The cells of the next launch; one that cannot run has failed, now that others have run."""

@@ -15,7 +15,7 @@ from conf.schema import Split
 from conf.steps import STAGES
 from flows.console import Console
 from flows.leases import once_each
-from flows.scores.scoring import known_or_made
+from flows.scores.known_or_made import known_or_made
 from flows.scores.scoring_config import STEP, own_suites, scoring_config
 from flows.stop import StopRequest
 from flows.store import Entry

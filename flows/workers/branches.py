@@ -8,6 +8,7 @@ does itself.
 import multiprocessing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from prefect.futures import PrefectFuture
@@ -79,12 +80,11 @@ class Branches:
         except UserError:  # the pipeline cannot be cut there; the flow comes to the step by itself
             return
         output = run.record.folder / FOLDER / f"{name}.txt"
-        about = {"id": run.record.id, "folder": str(run.record.folder), "mlflow_run": run.record.values["mlflow_run"]}
         cell = {
             "config": dump(config.sections),
             "overrides": list(run.record.values["overrides"]),
             "command": list(run.record.values["command"]),
-            "sweep": {**about, "number": name},
+            "sweep": asdict(run.record.parent_of(name)),
             "varied": {},
             "candidate": None,
             "output": str(output),

@@ -21,7 +21,7 @@ from flows.sweeps.cells import Cell
 _POLL_SECONDS = 0.3
 
 Outcome = Mapping[str, Any]
-"""What `flows.sweeps.cell.do_cell` returns."""
+"""What `flows.sweeps.cell_process.do_cell` returns."""
 
 
 class Dispatch:

@@ -7,7 +7,6 @@ so secrets are not among those.
 
 import importlib.util
 import os
-import re
 import socket
 import sys
 import urllib.parse
@@ -18,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from conf.hardware import Device, Dtype
 from conf.run import RunConfig, load_run
-from conf.schema import Device, Dtype
 from conf.sweep import Runner
 from flows.environment import DEFAULTS
+from flows.secrets import secrets_of
 from flows.workspace import Workspace
 from stages import gpus
 
 _PASSED_ON = ("RATCHET_", "MLFLOW_", "HF_", "PREFECT_API_")
-_SECRET = re.compile("TOKEN|PASSWORD|SECRET|KEY|AUTH|CREDENTIAL|HEADERS")
 _RETRIES = 3
 """How often Ray runs a cell again whose worker or node died."""
 _CONNECT_SECONDS, _NODE_SECONDS = 5, 180
@@ -100,7 +99,7 @@ def ray_workers(config: RunConfig) -> Iterator[RayWorkers]:
     workspace = Workspace(config)
     start_server()
     with redirect_stdout(sys.stderr), shared_server():
-        public, secret = _environment(config)
+        public, secret = worker_environment(config)
         try:
             ray.init(
                 address=_address(config),
@@ -151,7 +150,7 @@ def _no_cluster(address: str, error: Exception) -> UserError:
     )
 
 
-def _environment(config: RunConfig) -> tuple[dict[str, str], dict[str, str]]:
+def worker_environment(config: RunConfig) -> tuple[dict[str, str], dict[str, str]]:
     """The variables that workers get, and those of them that may appear nowhere."""
     from prefect.settings import PREFECT_API_URL
 
@@ -159,19 +158,15 @@ def _environment(config: RunConfig) -> tuple[dict[str, str], dict[str, str]]:
     found = {name: os.environ[name] for name in DEFAULTS if name in os.environ}
     found |= {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON) or name in keys}
     found["PREFECT_API_URL"] = PREFECT_API_URL.value()
-    secret = {
-        name: value
-        for name, value in found.items()
-        if name in keys or _SECRET.search(name) or urllib.parse.urlsplit(value).password
-    }
+    secret = {name: value for name, value in found.items() if name in keys or secrets_of(name, value)}
     return {name: value for name, value in found.items() if name not in secret}, secret
 
 
 @contextmanager
 def _place(workspace: Workspace, environment: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """What a worker must have in common with us, so as long as it lasts a file in the runs directory."""
+    from flows.mlflow_connection import tracking_uri
     from flows.prefect_server import server_name
-    from flows.tracking import tracking_uri
     from flows.workers.ray_worker import versions
 
     mark = workspace.runs_dir / f".{socket.gethostname()}-{os.getpid()}"

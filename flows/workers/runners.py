@@ -8,7 +8,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
 
 from conf.run import RunConfig
 from conf.sweep import Runner
-from flows.sweeps.cell import prepare_worker
+from flows.sweeps.cell_process import prepare_worker
 from flows.workspace import Workspace
 from stages import gpus
 from stages.contract import Hardware

@@ -106,8 +106,11 @@ def _function(source: str) -> Callable[..., Any]:
 def _importable(directory: Path) -> Iterator[None]:
     """Look for modules in the directory too, after everything else."""
     importlib.invalidate_caches()
-    sys.path.append(str(directory))
+    added = str(directory) not in sys.path  # else, removing it would take away the one before us
+    if added:
+        sys.path.append(str(directory))
     try:
         yield
     finally:
-        sys.path.remove(str(directory))
+        if added:
+            sys.path.remove(str(directory))

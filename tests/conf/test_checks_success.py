@@ -36,10 +36,10 @@ def test_difficulty_means_by_success_what_the_probe_does():
 
 def test_what_a_probe_takes_from_its_step_is_not_pinned():
     run = load_run({**BASIC, "probe": {"prompts": 3}})
-    check_pins(run, ["probe={prompts: 3}", "reinforce.difficulty={min_success: 0.1}"])
+    check_pins(run, ["probe.prompts", "reinforce.difficulty.min_success"])
     pinned = load_run({**BASIC, "pipeline": {"rl": {**PIPELINE["rl"], "set": {"difficulty": {"samples": 4}}}}})
     with pytest.raises(ConfigError, match=r"override pipeline.rl.set.difficulty.samples instead"):
-        check_pins(pinned, ["reinforce.difficulty.samples=2"])
+        check_pins(pinned, ["reinforce.difficulty.samples"])
 
 
 def test_what_the_probe_takes_for_success_is_nothing_to_a_step_that_measures_no_difficulty():

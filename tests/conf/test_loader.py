@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import conf.hardware
 import conf.schema
 from conf.errors import ConfigError
 from conf.loader import dump, load
 from conf.schema import RatchetConfig
-from conf.sections import LoraConfig, ReinforceConfig
+from conf.training import LoraConfig, ReinforceConfig
 
 BAD = [
     ({"betta": 1}, "reinforce.betta: unknown key; did you mean 'beta'?"),
@@ -40,7 +41,7 @@ def test_a_bad_value_is_named(values, message):
 
 
 def test_an_enum_is_written_by_name_and_others_are_listed():
-    assert load(RatchetConfig, {"hardware": {"dtype": "bfloat16"}}).hardware.dtype is conf.schema.Dtype.bfloat16
+    assert load(RatchetConfig, {"hardware": {"dtype": "bfloat16"}}).hardware.dtype is conf.hardware.Dtype.bfloat16
     with pytest.raises(ConfigError, match=r"hardware.dtype: expected one of auto, float32, bfloat16, float16"):
         load(RatchetConfig, {"hardware": {"dtype": "int8"}})
 

@@ -4,8 +4,8 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.processes import check_processes, share
-from conf.sections import ReinforceConfig, SFTConfig
 from conf.steps import Step
+from conf.training import ReinforceConfig, SFTConfig
 
 
 @pytest.mark.parametrize("processes", range(1, 25))

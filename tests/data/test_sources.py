@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ def test_function_beside_the_users_files(tmp_path: Path) -> None:
     (tmp_path / "own_rows.py").write_text("def squares(n):\n    return [{'q': str(i), 'a': i * i} for i in range(n)]\n")
     assert read("python:own_rows.squares", tmp_path, args={"n": 3})[2] == {"q": "2", "a": 4}
     assert len(read("python:own_rows.squares", tmp_path, args={"n": 100}, max_rows=5)) == 5
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["on the path", "not on the path"])
+def test_where_python_looks_for_modules_is_as_it_was_after_a_function(tmp_path: Path, monkeypatch, there: bool) -> None:
+    (tmp_path / "own_function.py").write_text("def rows():\n    return [{'q': 'a'}]\n")
+    monkeypatch.setattr(sys, "path", [*([str(tmp_path)] if there else []), *sys.path])
+    before = list(sys.path)
+    assert read("python:own_function.rows", tmp_path) == [{"q": "a"}]
+    assert sys.path == before
 
 
 FILE_ERRORS = [

@@ -22,8 +22,8 @@ from flows.console import Console
 from flows.execute import PipelineRun
 from flows.mirror import RunMirror
 from flows.record import Record
+from flows.registry.registered_model import Registry
 from flows.registry.shipping import ship
-from flows.registry.versions import Registry
 from flows.stop import StopRequest
 from flows.store import Entry, Store, write_json
 from flows.tracking import Tracker

@@ -48,6 +48,7 @@ class Project:
         """Do what is not cached, as a run would; it may end after a step, and `adapter` makes other adapters."""
         workspace = Workspace(self.config(changed), self.folder)
         workspace.store.prepare()
+        workspace.models.find()  # before there is a record: `latest` is another run
         record = Record(workspace.config, workspace.runs_dir, ())
         results: dict[str, StageResult] = {}
         entries = {}

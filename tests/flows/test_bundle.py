@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ import pytest
 
 from conf.errors import UserError
 from conf.loader import dump
-from flows.bundles.archive import MANIFEST, Member, unpack_archive, write_archive
-from flows.bundles.edges_then import check_aliases
+from flows.bundles.archive import MANIFEST, Member, write_archive
+from flows.bundles.edges import check_aliases
+from flows.bundles.importing import import_archive
 from flows.bundles.redaction import Redaction
 from flows.bundles.texts import experiment_text
+from flows.bundles.unpacking import unpack_archive
 from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.compose import compose_run, compose_values
@@ -185,7 +188,7 @@ def test_an_edge_to_a_run_travels_as_the_entry_it_means(here: Machine, tmp_path:
     assert there.ratchet("import", str(here.folder / "y.tar.zst"), "--unpack", "work") == 0
     there.folder /= "work"
     config = json.loads((there.folder / "config.json").read_text())
-    assert config["pipeline"]["again"]["start"] == f"run/{entry}"
+    assert config["pipeline"]["again"]["start"] == f"run/latest/sft:run/{entry}"
     assert there.states("experiment=bundled") == {"sft": "cached", "again": "run"}
 
 
@@ -206,7 +209,52 @@ def test_an_edge_of_a_run_travels_as_what_it_meant_then(
     write_json(here.folder / "runs/pipelines" / record["id"] / "pipeline.json", record)
     assert here.ratchet("bundle", record["id"], "--out", "y.tar.zst") == 0
     _, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
-    assert json.loads(members["config.json"].content)["pipeline"]["more"]["start"] == f"run/{entry}"
+    config = json.loads(members["config.json"].content)
+    assert config["pipeline"]["more"]["start"] == f"run/latest/sft:run/{entry}"
+
+
+def test_what_an_evaluation_compares_travels_as_what_it_meant_then(
+    here: Machine, values: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """An alias, `run/latest` and the name of a run; what is shown of them stays, and so does the fingerprint."""
+    first = pipeline_records(here.folder / "runs")[0]
+    sft, preference = (first["steps"][name]["store"] for name in ("sft", "preference"))
+    models = ["champion", "run/latest/sft", f"run/{first['id']}/preference", f"mine:run/{sft[:-4]}", "again"]
+    pipeline = {
+        "again": {"stage": "sft", "start": "run/latest/preference", "data": "arithmetic"},
+        "evaluate": {"stage": "evaluate", "start": "again", "models": models},
+    }
+    config = copy.deepcopy(values) | {"pipeline": pipeline}
+    config["registry"]["fallback"] = "run/latest/preference"  # nothing has shipped, so that is the champion
+    with contextlib.chdir(here.folder):
+        Project(here.folder, config).run()
+        Project(here.folder, values).run(until="preference", **{"sft.max_steps": 9})
+    done = next(each["id"] for each in pipeline_records(here.folder / "runs") if "again" in each["steps"])
+    assert here.ratchet("bundle", done, "--out", "y.tar.zst") == 0
+    there = Machine(tmp_path / "there", monkeypatch)
+    assert there.ratchet("import", str(here.folder / "y.tar.zst"), "--unpack", "work") == 0
+    there.folder /= "work"
+    assert there.states("experiment=bundled") == {"again": "cached", "evaluate": "cached"}
+    evaluate = json.loads((there.folder / "config.json").read_text())["pipeline"]["evaluate"]
+    meant = [preference, sft, preference, sft]
+    names = [*models[:3], "mine"]
+    assert evaluate["models"] == [*(f"{name}:run/{id_}" for name, id_ in zip(names, meant, strict=True)), "again"]
+    (there.folder / "home").mkdir()
+    assert there.ratchet("bundle", "experiment=bundled", "--out", "again.tar.zst") == 0
+    _, members = contents(there.folder / "again.tar.zst", tmp_path / "contents")
+    assert json.loads(members["config.json"].content)["pipeline"]["evaluate"] == evaluate
+
+
+def test_a_model_of_an_evaluation_that_cannot_be_told_any_more_is_not_bundled(
+    here: Machine, values: Any, capsys: Any
+) -> None:
+    evaluate = {"stage": "evaluate", "start": "sft", "models": ["run/latest/preference"]}
+    config = copy.deepcopy(values) | {"pipeline": {"sft": values["pipeline"]["sft"], "evaluate": evaluate}}
+    with contextlib.chdir(here.folder):
+        Project(here.folder, config).run(until="sft")
+    assert here.ratchet("bundle", "latest", "--out", "y.tar.zst") == 2
+    told = capsys.readouterr().err
+    assert "pipeline.evaluate.models: what run/latest/preference meant in that run cannot be told" in told
 
 
 @pytest.mark.parametrize("target", [".", "", "../new"])
@@ -359,6 +407,8 @@ def test_what_trains_there_is_asked_for(here: Machine, package: str, tmp_path: P
 SECRETS = {
     "OPENAI_APIKEY": ("sk-0123456789", "sk-0123456789"),
     "DB_PWD": ("hunter2hunter2", "hunter2hunter2"),
+    "OTEL_EXPORTER_OTLP_HEADERS": ("x-auth=0123456789", "x-auth=0123456789"),
+    "MLFLOW_ACCESSKEY": ("0123456789", "0123456789"),
     "PREFECT_API_AUTH_STRING": ("admin:password", "admin:password"),
     "DATABASE_URL": ("postgresql://user:abcd1234@db/x", "abcd1234"),
     "A_TOKEN": ('quo"ted\\é', '{"x": "quo\\"ted\\\\é"}'),
@@ -685,6 +735,20 @@ def test_what_came_out_otherwise_here_is_not_mixed_with_theirs(
         Project(elsewhere.folder, values).run(until="sft", adapter="another")
     assert elsewhere.ratchet("import", str(bundle)) == 2
     assert "was made here, too, and came out otherwise" in capsys.readouterr().err
+
+
+def test_an_import_waits_for_who_makes_an_entry_and_says_so_once(bundle: Path, elsewhere: Machine) -> None:
+    store, said = Store(elsewhere.folder / "runs"), list[str]()
+    store.prepare()
+    manifest, _ = contents(bundle, elsewhere.folder / "contents")
+    entry = next(Entry(store.root / id_) for id_ in manifest["entries"] if id_.startswith("sft-"))
+    with ThreadPoolExecutor() as threads:
+        with store.locked(entry, "night (pid 1)", str):
+            waiting = threads.submit(import_archive, bundle, elsewhere.folder / "runs", said.append)
+            with pytest.raises(TimeoutError):
+                waiting.result(1.2)  # it looks every half second
+        assert entry.id in waiting.result().new
+    assert said == [f"waiting for night (pid 1), which is making {entry.id}"]
 
 
 def test_an_unfinished_or_damaged_entry_is_replaced(here: Machine, bundle: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.scores.report import histogram, report
+from flows.scores.reward_report import histogram, report
 
 COMMANDS = ["run", "plan", "audit", "probe", "preview", "score", "runs", "status", "cancel", "progress", "generate"]
 COMMANDS += ["evaluate", "compare", "export", "promote", "rollback", "bundle", "import", "deploy"]

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from conf.errors import DiskError, UserError
-from conf.sections import LoraConfig
+from conf.training import LoraConfig
 from flows import room
 from flows.cli import main
 from flows.compose import compose_run

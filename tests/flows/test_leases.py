@@ -6,18 +6,24 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from conf.errors import UserError
+from conf.loader import dump
 from flows import leases
+from flows.cli import main
+from flows.compose import compose_run
 from flows.leases import DIRECTORY, lease
 from stages import gpus
 from stages.contract import Hardware, Interrupted
 from stages.hardware import cores
 from tests.flows.forking import Forker
+from tests.flows.standins import OVERRIDES, Project
 from tests.flows.test_together import PAIRS, Started, eventually
 
 ALL = Hardware(threads=len(cores()))
@@ -145,6 +151,43 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
         UserError, match=r"RATCHET_LEASES_DIR: .*file/leases cannot be used .*set RATCHET_LEASES_DIR to"
     ):
         lease(ONE, "mine", impatient([])).__enter__()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["generate", "latest", "hi"], ["export", "latest", "--out", "out"]], ids=["generate", "export"]
+)
+def test_a_command_that_computes_waits_for_the_device_and_says_so_once(
+    holder, arguments, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RATCHET_RUNS_DIR", raising=False)
+    Project(tmp_path, dump(compose_run(OVERRIDES).sections)).run(until="reinforce_audit")  # leaves the base
+    told: list[str] = []
+
+    def said() -> str:
+        told.append(capsys.readouterr().err)
+        return "".join(told)
+
+    with ThreadPoolExecutor() as threads:
+        command = threads.submit(main, arguments)
+        try:
+            eventually(lambda: "waiting for" in said() or command.done())
+            time.sleep(1)  # it looks again every half second
+            assert not command.done() and not (tmp_path / "out").exists()
+        finally:
+            holder.end()
+        assert command.result() == 0
+    assert said() == "waiting for nightly (pid 1), which computes on this host\n"
+    folder = Path(os.environ[DIRECTORY])
+    assert not any(path.read_text() for path in folder.iterdir())
+
+
+def test_an_export_to_a_place_that_is_taken_does_not_wait_to_say_so(holder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RATCHET_RUNS_DIR", raising=False)
+    Project(tmp_path, dump(compose_run(OVERRIDES).sections)).run(until="reinforce_audit")
+    assert main(["export", "latest", "--out", "."]) == 2
+    assert "--out: . is there already and not an empty directory" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from conf.run import RunConfig
 from flows.compose import compose_run
-from flows.workers.ray_cluster import RayWorkers, resources
+from flows.workers.ray_cluster import RayWorkers, resources, worker_environment
 from flows.workers.ray_worker import settle, versions
 from flows.workspace import Workspace
 from tests.flows.servers import free_port
@@ -35,6 +35,26 @@ def test_a_worker_takes_over_environment_and_directory(place: dict[str, Any], tm
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert settle(place) is None
     assert (os.environ["HF_TOKEN"], str(Path.cwd())) == ("told", place["directory"])
+
+
+def test_what_looks_like_a_secret_travels_apart_from_what_ray_writes_down(monkeypatch):
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    secrets = {
+        "MLFLOW_DB_PWD": "hunter2",
+        "MLFLOW_API_KEY": "0123",
+        "HF_TOKEN": "hf_0123",
+        "PREFECT_API_AUTH_STRING": "admin:admin",
+        "MLFLOW_TRACKING_URI": "http://user:password@host",
+    }
+    for name, value in {**secrets, "MLFLOW_S3_ENDPOINT_URL": "http://host", "SOME_TOKEN": "stays here"}.items():
+        monkeypatch.setenv(name, value)
+    with temporary_settings({PREFECT_API_URL: "http://host:4200/api"}):
+        public, secret = worker_environment(compose_run(SMOKE))
+    assert {name: secret.get(name) for name in secrets} == secrets
+    assert public["PREFECT_API_URL"] == "http://host:4200/api"
+    assert public["MLFLOW_S3_ENDPOINT_URL"] == "http://host"
+    assert "SOME_TOKEN" not in {**public, **secret} and not public.keys() & secret.keys()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from conf.errors import OutageError, UnreachableError, UserError
 from flows.cli import main
 from flows.commands.plan import plan_rows
+from flows.mlflow_connection import make_database
 from flows.store import Entry
-from flows.tracking import _make_database
 from flows.workspace import Workspace
 from stages.contract import Hardware
 from stages.export import export
@@ -27,7 +27,7 @@ from tests.flows.test_tracking import dead_server
 def template(tmp_path_factory, tiny) -> Path:
     """A runs directory with an empty database and three trained models; MLflow takes seconds to make one."""
     folder = tmp_path_factory.mktemp("template")
-    _make_database(folder / "mlflow.db")
+    make_database(folder / "mlflow.db")
     first = trained(folder, tiny, "a").result()
     trained(folder, first.model, "b")
     trained(folder, tiny, "c")

@@ -207,6 +207,14 @@ REFUSED = {
         ["seed=1,2", "sweep.budget.completions=15"],
         "sweep.budget.completions: 15 do not pay for one optimiser",
     ),
+    "budget and steps": (
+        ["reinforce={max_steps:3},{max_steps:5}", "sweep.budget.completions=64"],
+        "reinforce.max_steps: sweep.budget decides the number of steps; leave one of them out (in the job reinforce={",
+    ),
+    "budget and steps to choose from": (
+        [OPTUNA, "reinforce=choice({max_steps:3},{max_steps:5})", "sweep.budget.completions=64"],
+        "reinforce.max_steps: sweep.budget decides the number of steps; leave one of them out (in the job reinforce={",
+    ),
     "range": (["seed=range(1,1)"], "-m: the sweeper made no job; give a setting several values"),
     "glob": (["reinforce.beta=glob(*)"], "-m: the sweeper made no job"),
     "no jobs at once": ([OPTUNA, "seed=1,2", "hydra.sweeper.n_jobs=0"], "-m: the sweeper made no job"),
@@ -226,6 +234,27 @@ REFUSED = {
 def test_a_sweep_that_cannot_come_to_anything_is_refused(project: Project, overrides, message):
     code, _, said = project.sweep("experiment=asked", *overrides)
     assert code == 2 and message in said and "a group takes" not in said, said
+    assert not (project.runs / "sweeps").exists()
+
+
+TO_LESS = {
+    "section": ("override /hydra/sweeper: optuna", "hydra: {sweeper: {direction: minimize}}\n"),
+    "nothing": ("override /hydra/sweeper: optuna", "hydra: {sweeper: {direction: null}}\n"),
+    "sweeper": ("override /hydra/sweeper: less", ""),
+}
+
+
+@pytest.mark.parametrize("how", TO_LESS)
+def test_an_experiment_that_tells_the_sweeper_to_go_for_less_is_refused_like_a_command_line(project: Project, how):
+    choice, section = TO_LESS[how]
+    conf = project.folder / "conf"
+    (conf / "experiment" / "less.yaml").write_text(
+        f"# @package _global_\ndefaults:\n  - asked\n  - {choice}\n{section}"
+    )
+    (conf / "hydra" / "sweeper").mkdir(parents=True)
+    (conf / "hydra" / "sweeper" / "less.yaml").write_text("defaults: [optuna]\ndirection: minimize\n")
+    code, _, said = project.sweep("experiment=less", "seed=1,2", "suite=[]")
+    assert code == 2 and REFUSED["direction"][1] in said, said
     assert not (project.runs / "sweeps").exists()
 
 

@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from conf.errors import ConfigError
 from flows.compose import compose_run
 from flows.sweeps.cells import Ahead, Cell
 from flows.sweeps.run import exit_code
@@ -33,6 +34,45 @@ def test_a_cell_knows_what_it_leaves_of_its_budget(tmp_path, monkeypatch, capsys
     Project(tmp_path, capsys)
     config = compose_run(["experiment=asked", "sweep.budget.completions=40"])  # a step takes 4 x 4
     assert Cell(number=1, overrides=[], chosen=[], config=config).unspent == "8 completions of 'reinforce'"
+
+
+STEPS = [
+    "reinforce.max_steps=3",
+    "++reinforce.max_steps=3",
+    "reinforce={max_steps: 3}",
+    "reinforce={beta:0.1,max_steps:3}",
+    "+reinforce={max_steps: null}",
+]
+
+
+@pytest.mark.parametrize("override", STEPS)
+def test_a_number_of_steps_beside_a_budget_is_refused_however_it_is_given(override, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Project(tmp_path, capsys)
+    said = r"^reinforce\.max_steps: sweep\.budget decides the number of steps; leave one of them out$"
+    with pytest.raises(ConfigError, match=said):
+        compose_run(["experiment=asked", "sweep.budget.completions=40", override])
+    with pytest.raises(ConfigError, match=said):
+        compose_run(["experiment=asked", "sweep={budget: {completions: 40}}", override])
+    assert compose_run(["experiment=asked", override]).settings["reinforce"].max_steps in (3, None)
+
+
+def test_a_section_that_says_nothing_of_the_steps_goes_with_a_budget(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Project(tmp_path, capsys)
+    config = compose_run(["experiment=asked", "sweep.budget.completions=40", "reinforce={beta: 0.1, lora: {r: 2}}"])
+    assert (config.settings["reinforce"].max_steps, config.settings["reinforce"].lora.r) == (2, 2)
+
+
+def test_a_section_is_refused_only_for_what_a_step_pins(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Project(tmp_path, capsys)
+    pinned = ["experiment=asked", "+pipeline.reinforce.set={lora: {r: 4}}"]
+    assert compose_run([*pinned, "reinforce={beta: 0.1, lora: {alpha: 2}}"]).settings["reinforce"].beta == 0.1
+    with pytest.raises(
+        ConfigError, match=r"^reinforce\.lora\.r: .* override pipeline\.reinforce\.set\.lora\.r instead"
+    ):
+        compose_run([*pinned, "reinforce={beta: 0.1, lora: {r: 2}}"])
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,10 @@ def test_every_start_on_the_way_is_scored(runs_dir, tiny):
     steps = ["sft", "preference", "reinforce_probe", "reinforce"]
     assert labels() == ["start", "baseline", *(f"chain.{name}" for name in ["base", *steps])]
     assert labels("pipeline.sft.start=run/latest")[2:] == [f"chain.{name}" for name in ["run/latest", *steps]]
+    assert labels("pipeline.sft.start=last:run/latest", "+pipeline.evaluate.models=[first:base]")[2:] == [
+        *(f"chain.{name}" for name in ["last", *steps]),
+        "models.first",
+    ]
     assert labels("pipeline.evaluate.start=base") == ["start", "baseline"]
 
 

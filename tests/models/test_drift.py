@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from conf.errors import UserError
+from conf.measuring import ScoringConfig
 from conf.rewards import load_rewards
 from conf.schema import SuiteRole
-from conf.sections import ScoringConfig
 from stages.contract import Hardware, ModelRef, StageContext, Suite
 from stages.drift import LONGEST, Drift, DriftMeter, Reply, divergence, drift_rows, estimate, log_probs
 from stages.fold import load_folded

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conf.errors import UserError
-from conf.schema import Device, Dtype, HardwareConfig
+from conf.hardware import Device, Dtype, HardwareConfig
 from stages.contract import Hardware
 from stages.hardware import prepare, resolve_hardware, threads_of_one
 

@@ -7,8 +7,8 @@ import pytest
 
 from conf.errors import ConfigError
 from conf.loader import load
+from conf.measuring import AUDIT_POLICIES, AuditConfig
 from conf.rewards import load_rewards
-from conf.sections import AUDIT_POLICIES, AuditConfig
 from rewards.audit import audit
 from rewards.contract import RewardError
 from rewards.instances import smallest_instances

@@ -10,7 +10,7 @@ import yaml
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
 from conf.errors import ConfigError, UserError
-from conf.sections import Keep, ReinforceConfig, SFTConfig
+from conf.training import Keep, ReinforceConfig, SFTConfig
 from stages.accelerate_config import is_sharded, read_accelerate_config
 from stages.contract import Hardware
 from stages.preflight import PlannedStep, check_sharding

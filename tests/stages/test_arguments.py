@@ -6,7 +6,7 @@ import pytest
 import trl
 
 from conf.errors import ConfigError
-from conf.sections import Schedule, SFTConfig, TrainingConfig
+from conf.training import Schedule, SFTConfig, TrainingConfig
 from stages.arguments import trl_arguments
 from stages.contract import Hardware
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from conf.measuring import AuditConfig
 from conf.rewards import load_rewards
-from conf.sections import AuditConfig
 from flows.compose import compose_run
 from flows.workspace import Workspace
 from stages.audit import audit_rows, run_audit

@@ -16,7 +16,7 @@ from trl.trainer import utils
 
 import conf
 from conf.schema import ModelConfig
-from conf.sections import LoraConfig, PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig
+from conf.training import LoraConfig, PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig
 from stages import cost, cost_batches, prefix_tree, recent, sampling, shared_prefix, token_head
 from stages.contract import Hardware, ModelRef
 from stages.cost import Batch, adapter_parameters, layer_activations, step_memory

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from conf.measuring import EvaluateConfig
 from conf.rewards import load_rewards
 from conf.schema import SuiteRole
-from conf.sections import EvaluateConfig, SFTConfig
+from conf.training import SFTConfig
 from rewards.scoring import RewardSet
 from stages.contract import Adapter, ModelRef, Suite
 from stages.evaluate import models_to_compare, run_evaluate

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from conf.measuring import GateConfig
 from conf.rewards import load_rewards
 from conf.schema import SuiteRole
-from conf.sections import GateConfig, SFTConfig
+from conf.training import SFTConfig
 from stages.contract import ModelRef, StageContext, Suite
 from stages.gate import run_gate
 from stages.rows import Row, write_rows

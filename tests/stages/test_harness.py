@@ -10,8 +10,8 @@ import pytest
 from pyarrow import parquet
 
 from conf.errors import UserError
+from conf.measuring import EvaluateConfig
 from conf.schema import SuiteRole
-from conf.sections import EvaluateConfig
 from conf.suites import LmEvalConfig
 from stages import harness
 from stages.contract import Hardware, ModelRef, Suite

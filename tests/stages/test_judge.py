@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from conf.errors import UserError
+from conf.measuring import EvaluateConfig
 from conf.reward_base import OnError
 from conf.schema import SuiteRole
-from conf.sections import EvaluateConfig, SFTConfig
 from conf.suites import JudgeConfig
+from conf.training import SFTConfig
 from stages.contract import Adapter, Interrupted, ModelRef, StageContext, Suite
 from stages.endpoint import EndpointError
 from stages.evaluate import run_evaluate

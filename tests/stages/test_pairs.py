@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import UserError
 from conf.rewards import load_rewards
-from conf.sections import PairsConfig
+from conf.training import PairsConfig
 from stages.generate import Completion
 from stages.pairs import best_and_worst, run_pairs
 from stages.rows import Row, read_rows

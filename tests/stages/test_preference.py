@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conf.errors import UserError
-from conf.sections import PreferenceConfig, PreferenceMethod, SFTConfig
+from conf.training import PreferenceConfig, PreferenceMethod, SFTConfig
 from stages.contract import ModelRef
 from stages.fold import load_folded
 from stages.preference import preference_trainer, run_preference, tokenise

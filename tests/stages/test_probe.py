@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from conf.measuring import ProbeConfig
 from conf.rewards import load_rewards
-from conf.sections import ProbeConfig
 from rewards.contract import RewardError
 from rewards.scoring import RewardSet, Score
 from stages.contract import ModelRef

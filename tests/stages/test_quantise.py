@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from conf.errors import UserError
+from conf.hardware import HardwareConfig
 from conf.rewards import load_rewards
-from conf.schema import HardwareConfig
-from conf.sections import LoraConfig, PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig
+from conf.training import LoraConfig, PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig
 from rewards.scoring import RewardSet
 from stages import recent
 from stages.contract import Hardware, Interrupted, ModelRef, StageContext, StageResult

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import flows.ranks
 from conf.rewards import load_rewards
-from conf.sections import (
+from conf.training import (
     DifficultyConfig,
     Keep,
     LoraConfig,

@@ -10,7 +10,7 @@ import pytest
 from conf.errors import ConfigError, UserError
 from conf.rewards import load_rewards
 from conf.schema import ModelConfig
-from conf.sections import LoraConfig, ReinforceConfig
+from conf.training import LoraConfig, ReinforceConfig
 from rewards.contract import RewardError
 from rewards.scoring import Score
 from stages.contract import Hardware, ModelRef, StageContext

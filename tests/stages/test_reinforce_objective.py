@@ -13,7 +13,7 @@ from transformers import GenerationConfig, TrainerCallback
 
 from conf.rewards import load_rewards
 from conf.schema import ModelConfig
-from conf.sections import LoraConfig, ReinforceConfig
+from conf.training import LoraConfig, ReinforceConfig
 from rewards.scoring import RewardSet
 from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef, StageContext

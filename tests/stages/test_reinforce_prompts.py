@@ -9,7 +9,7 @@ import pytest
 
 from conf.errors import ConfigError, UserError
 from conf.rewards import load_rewards
-from conf.sections import DifficultyConfig, ReinforceConfig
+from conf.training import DifficultyConfig, ReinforceConfig
 from rewards.scoring import RewardSet
 from stages.contract import Hardware, ModelRef, StageContext
 from stages.grpo import OnPolicyTrainer, Resampling

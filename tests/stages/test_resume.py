@@ -12,7 +12,7 @@ import torch
 from conf.errors import ConfigError, UserError
 from conf.loader import load
 from conf.rewards import load_rewards
-from conf.sections import Keep, LoraConfig, PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig
+from conf.training import Keep, LoraConfig, PreferenceConfig, PreferenceMethod, ReinforceConfig, SFTConfig
 from stages.checkpoints import read_checkpoint
 from stages.contract import Interrupted, ModelRef, StageContext, StageResult
 from stages.hardware import prepare

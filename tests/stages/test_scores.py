@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from conf.measuring import ScoringConfig
 from conf.rewards import load_rewards
 from conf.schema import SuiteRole
-from conf.sections import ScoringConfig
 from rewards.contract import RewardError
 from stages.contract import Hardware, Interrupted, ModelRef, Suite
 from stages.kept_scores import KeptScores

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conf.errors import UserError
-from conf.sections import SFTConfig
+from conf.training import SFTConfig
 from stages.contract import ModelRef
 from stages.models import load_base
 from stages.order import wrapped_order

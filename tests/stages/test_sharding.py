@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import flows.ranks
-from conf.sections import LoraConfig, SFTConfig
+from conf.training import LoraConfig, SFTConfig
 from flows.ranks import run_ranks
 from stages.contract import Hardware, Interrupted
 from stages.sft import run_sft

@@ -8,7 +8,7 @@ import torch
 from peft import get_peft_model
 from trl.trainer.utils import add_fused_lm_head
 
-from conf.sections import LoraConfig
+from conf.training import LoraConfig
 from stages import sampling
 from stages.chat import prompt_ids
 from stages.contract import Hardware, ModelRef

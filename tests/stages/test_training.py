@@ -12,8 +12,8 @@ import torch
 from transformers import PreTrainedModel
 
 from conf.errors import UserError
-from conf.sections import LoraConfig, ReinforceConfig, SFTConfig, TrainingConfig
 from conf.text_rewards import NumericConfig
+from conf.training import LoraConfig, ReinforceConfig, SFTConfig, TrainingConfig
 from stages import training
 from stages.contract import Interrupted, ModelRef
 from stages.fold import load_folded

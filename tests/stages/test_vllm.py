@@ -14,7 +14,7 @@ from conf.errors import ConfigError
 from conf.loader import load
 from conf.rewards import load_rewards
 from conf.schema import ModelConfig
-from conf.sections import ReinforceConfig, SFTConfig
+from conf.training import ReinforceConfig, SFTConfig
 from conf.vllm import VLLMConfig, VLLMMode
 from rewards.scoring import RewardSet
 from stages.contract import Hardware, ModelRef, StageContext

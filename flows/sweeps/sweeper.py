@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra import initialize_config_module
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 
 from conf.errors import UserError
@@ -28,7 +30,7 @@ from stages.contract import Interrupted
 Batch = list[tuple[Any, list[str]]]
 """Jobs of one launch: each composed, and its overrides."""
 
-_OPTUNA = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.max_failure_rate": "1.0"}
+_OPTUNA = {"direction": "maximize", "max_failure_rate": 1.0}
 """What Optuna's sweeper is told where the user says nothing: more is better, and a failed cell ends nothing."""
 
 NO_JOB = "-m: the sweeper made no job; give a setting several values, e.g. seed=1,2"
@@ -144,8 +146,11 @@ class Jobs:
     def _sweep(self) -> None:
         try:
             with clear_errors("hydra/sweeper: "), initialize_config_module("conf", version_base="1.3"):
+                _set_defaults()
                 hydra: Any = GlobalHydra.instance().hydra
-                hydra.multirun("config", self, [*self.given, *self._defaults(hydra)])
+                chosen = hydra.compose_config("config", self.given, RunMode.MULTIRUN).hydra.sweeper._target_
+                self.optimises = not chosen.endswith(".BasicSweeper")
+                hydra.multirun("config", self, self.given)
         except OSError as error:  # of Hydra's, which makes the directory
             self._batches.put(UserError(f"runs_dir: cannot write to {error.filename} ({error.strerror})"))
         except Exception as error:
@@ -155,14 +160,15 @@ class Jobs:
         else:
             self._batches.put(None)
 
-    def _defaults(self, hydra: Any) -> list[str]:
-        """Overrides of what the user leaves to the sweeper, wherever that was chosen."""
-        chosen = hydra.compose_config("config", self.given, RunMode.MULTIRUN).hydra.sweeper._target_
-        self.optimises = not chosen.endswith(".BasicSweeper")
-        said = {override.partition("=")[0].lstrip("+") for override in self.given}
-        return [
-            f"{key}={value}" for key, value in _OPTUNA.items() if chosen.endswith(".OptunaSweeper") and key not in said
-        ]
+
+def _set_defaults() -> None:
+    """Change what Optuna's sweeper does by itself: whatever the user says, in a file or an override, still beats it."""
+    Plugins.instance()  # which makes the sweepers known
+    store = ConfigStore.instance()
+    if "optuna.yaml" in store.list("hydra/sweeper"):
+        known = store.load("hydra/sweeper/optuna.yaml")
+        known.node.update(_OPTUNA)
+        store.store(group=known.group, name=known.name, node=known.node, package=known.package, provider="ratchet")
 
 
 def _of_sweeper(error: Exception) -> Exception:

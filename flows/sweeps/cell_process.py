@@ -47,9 +47,9 @@ def do_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Run one cell.
 
     Args:
-        cell: As plain values: `config`, `overrides`, `command`, `sweep` (as `flows.posttrain` takes it, with the cell's
-            `number`), `varied`, `candidate` (the step whose model is scored), `output`, and for another machine `place`
-            (see `flows.workers.ray_worker`).
+        cell: As plain values: `config`, `overrides`, `command`, `sweep` (see `flows.live_record.Parent`),
+            `varied`, `candidate` (the step whose model is scored), `output`, and for another machine `place` (see
+            `flows.workers.ray_worker`).
 
     Returns:
         `state` (as of a run's record), `code` (as the exit code of a run), `run`, `error`, `scores` (see

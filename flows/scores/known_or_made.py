@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from conf.sections import ScoringConfig
+from conf.measuring import ScoringConfig
 from flows.leases import lease
 from stages.contract import ModelRef, StageContext
 
