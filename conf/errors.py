@@ -23,3 +23,7 @@ class DiskError(Exception):
 
 class OutageError(Exception):
     """A service could not be reached when it was needed (exit code 1): the message says how to go on once it can."""
+
+
+class UnreachableError(UserError, OutageError):
+    """A service that a run needs to begin did not answer (exit code 2): its address may be wrong, or it may be away."""

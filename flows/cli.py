@@ -190,7 +190,7 @@ def _schedule(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the deployment (default: the configuration's name)")
     overlap = "what a run does that is due while the one before it goes on (default: %(default)s)"
     parser.add_argument("--on-overlap", choices=("wait", "skip"), default="wait", help=overlap)
-    retries = "a run goes on that crashes in one of its first N attempts, stopped ones included (default: %(default)s)"
+    retries = "how often a run that crashes goes on; interruptions do not count (default: %(default)s)"
     parser.add_argument("--retries", type=int, default=3, metavar="N", help=retries)
     parser.add_argument("--pool", metavar="NAME", help="work pool (default: ratchet, made when it is not there)")
     variable = "of the pool's jobs, e.g. env.CUDA_VISIBLE_DEVICES=0; may be repeated"

@@ -38,7 +38,7 @@ class RunMirror:
         """Open the run.
 
         Raises:
-            UserError: MLflow cannot be used, and is required.
+            UserError: MLflow cannot be used, and is required; UnreachableError where that may pass.
         """
         self.tracker.attempt(self._send, required=self.tracker.required)
 

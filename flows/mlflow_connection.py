@@ -12,12 +12,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from mlflow.store.db import utils as databases
 from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as RegistryStore
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.tracking._model_registry.registry import ModelRegistryStoreRegistry
 from mlflow.tracking._tracking_service.utils import _tracking_store_registry as stores
 
+from conf.errors import UnreachableError, UserError
 from conf.schema import TrackingConfig
 
 logging.getLogger("alembic").setLevel(logging.WARNING)  # the first use of a database migrates it, line by line
@@ -63,6 +65,12 @@ def forget_database(uri: str) -> None:
             engine.dispose()
     stores._get_store_with_resolved_uri.cache_clear()
     ModelRegistryStoreRegistry._get_store_with_resolved_uri.cache_clear()
+
+
+def complaint(error: Exception, text: str) -> UserError:
+    """What to tell of a failure: an outage, unless MLflow has answered that it will not do this."""
+    refused = isinstance(error, MlflowException) and error.get_http_status_code() in (400, 401, 403)
+    return UserError(text) if refused else UnreachableError(text)
 
 
 def first_line(error: Exception) -> str:

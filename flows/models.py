@@ -51,7 +51,7 @@ class Models:
                     try:
                         models[edge] = self.model(edge, {})
                     except UserError as error:
-                        raise UserError(f"pipeline.{name}: {error}") from error
+                        raise type(error)(f"pipeline.{name}: {error}") from error  # an outage stays one
             self._check_start(name, models)
         return list(models.values())
 

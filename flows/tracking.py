@@ -18,9 +18,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 from pyarrow import parquet
 
-from conf.errors import UserError
 from conf.schema import TrackingConfig
 from flows.mlflow_connection import (
+    complaint,
     embedded_uri,
     first_line,
     forget_database,
@@ -45,7 +45,7 @@ class Tracker:
         say: Told when MLflow goes away, comes back, or refuses something.
 
     Raises:
-        UserError: MLflow cannot be used, and is required.
+        UserError: MLflow cannot be used, and is required; UnreachableError where that may pass.
     """
 
     def __init__(self, config: TrackingConfig, runs_dir: Path, say: Callable[[str], None] = lambda line: None) -> None:
@@ -71,7 +71,7 @@ class Tracker:
             required: Raise instead of going on without.
 
         Raises:
-            UserError: It failed, and is required.
+            UserError: It failed, and is required; UnreachableError where that may pass.
         """
         if time.monotonic() < self._not_before and not insist:
             return False
@@ -183,10 +183,11 @@ class Tracker:
         self._client = None
         forget_database(self.uri)
         if required:
-            raise UserError(
+            text = (
                 f"tracking.uri: cannot use MLflow at {self.uri} ({first_line(error)}); give the URL of a running "
                 "server, sqlite:///FILE, or none for the embedded database; tracking.required=false goes on without"
-            ) from error
+            )
+            raise complaint(error, text) from error
         if not self._pause:
             reason = first_line(error)
             self._say(

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from conf.errors import DiskError, UserError
+from conf.errors import DiskError, UnreachableError, UserError
 from conf.schema import ModelConfig
 from stages.disk import clear_disk_errors
 
@@ -107,4 +107,4 @@ def _explain(config: ModelConfig, error: Exception) -> UserError:
     for kind, words in cases:
         if isinstance(error, kind):
             return UserError(f"model.id: {config.id} {words}; {_OFFER}")
-    return UserError(f"model.id: {config.id} cannot be fetched, the model hub cannot be reached; {_OFFER}")
+    return UnreachableError(f"model.id: {config.id} cannot be fetched, the model hub cannot be reached; {_OFFER}")

@@ -162,7 +162,7 @@ class Aliases:
         return Registry(tracking_uri(self._sections.tracking, self._runs_dir), name or self._sections.registry.name)
 
     def _ask(self, question: Callable[[], T]) -> T:
-        from flows.mlflow_connection import first_line, requests_within, tracking_uri
+        from flows.mlflow_connection import complaint, first_line, requests_within, tracking_uri
 
         try:
             with requests_within(10):
@@ -172,10 +172,8 @@ class Aliases:
         except Exception as error:  # a database's driver raises what it likes
             self._registry().forget()
             uri = tracking_uri(self._sections.tracking, self._runs_dir)
-            raise UserError(
-                f"registry: cannot ask MLflow at {uri} what has shipped ({first_line(error)}); name a run (run/<id>) "
-                "or base instead, or try again when it answers"
-            ) from error
+            text = f"cannot ask MLflow at {uri} what has shipped ({first_line(error)}); name a run (run/<id>) or base"
+            raise complaint(error, f"registry: {text} instead, or try again when it answers") from error
 
 
 def _tag(version: "Version | None", name: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from prefect.types.entrypoint import EntrypointType
 from conf.errors import UserError
 from conf.loader import suggestion
 from flows.schedules.deployed import Deployed
-from flows.schedules.recovery import HEARTBEAT_SECONDS, automations
+from flows.schedules.recovery import automations
 from flows.schedules.scheduled import scheduled
 
 POOL = "ratchet"
@@ -39,10 +39,7 @@ POOL = "ratchet"
 OVERLAP = {"wait": ConcurrencyLimitStrategy.ENQUEUE, "skip": ConcurrencyLimitStrategy.CANCEL_NEW}
 """What becomes of a run that is due while the one before it is not done."""
 
-_ENVIRONMENT = {
-    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
-    "PYTHONSAFEPATH": "1",  # a folder `rewards` in the project must not be taken for ours
-}
+_ENVIRONMENT = {"PYTHONSAFEPATH": "1"}  # a package `rewards` in the project must not be taken for ours
 """Of every run's process."""
 
 
@@ -128,6 +125,7 @@ def deploy(request: Request, pool: str | None, job_variables: Mapping[str, Any])
         template = _pool(client, pool)
     variables = {**job_variables, "env": {**_ENVIRONMENT, **job_variables.get("env", {})}}
     _check_variables(job_variables, template, pool or POOL)
+    _check_environment(template, pool or POOL)
     made = RunnerDeployment.from_flow(scheduled, **settings, job_variables=variables, work_pool_name=pool or POOL)
     made.storage = LocalStorage(str(Path.cwd()))
     deployment_id = made.apply(work_pool_name=pool or POOL)
@@ -214,6 +212,19 @@ def _check_variables(variables: Mapping[str, Any], template: Mapping[str, Any], 
                 f"--job-variable: the work pool {pool!r} has no {key!r}; {suggestion(key, known)}it has: "
                 f"{', '.join(sorted(known))}"
             )
+
+
+def _check_environment(template: Mapping[str, Any], pool: str) -> None:
+    """Say so where a pool's runs are not given what stands in the job variable `env`."""
+    job = template.get("job_configuration", {})
+    if not isinstance(job.get("env"), dict) and not re.search(r"{{\s*env\s*}}", json.dumps(job)):
+        print(
+            f"ratchet: --pool: the work pool {pool!r} hands no environment to its runs, which need PYTHONSAFEPATH=1, "
+            "or a package conf, flows, rewards or stages of the project is taken for Ratchet's; add "
+            '"env": "{{ env }}" to its job_configuration and "env": {"type": "object"} to its variables, or set it '
+            "where the worker starts",
+            file=sys.stderr,
+        )
 
 
 def _described(deployment: DeploymentResponse) -> dict[str, Any]:

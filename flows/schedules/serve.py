@@ -14,7 +14,6 @@ from uuid import UUID
 from prefect.runner import Runner
 
 from flows.schedules.deployments import Request
-from flows.schedules.recovery import HEARTBEAT_SECONDS
 from flows.schedules.scheduled import scheduled
 
 
@@ -25,7 +24,7 @@ def serve(request: Request) -> None:
         UserError: The request cannot be deployed.
     """
     settings = request.settings()
-    runner = Runner(name=request.name, heartbeat_seconds=HEARTBEAT_SECONDS, limit=None)
+    runner = Runner(name=request.name, limit=None)
     deployment_id = runner.add_flow(scheduled, **settings)
     assert isinstance(deployment_id, UUID)  # and not a coroutine: nothing is asynchronous yet
     request.remember(deployment_id)

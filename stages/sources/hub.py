@@ -8,7 +8,7 @@ so that is checked.
 import re
 from collections.abc import Iterator
 
-from conf.errors import UserError
+from conf.errors import UnreachableError, UserError
 from conf.schema import DataConfig
 from stages.sources.record import Record, numbered, without_nulls
 
@@ -64,7 +64,7 @@ def _commit_on_hub(name: str, revision: str | None) -> str:
     except errors.HfHubHTTPError as error:
         raise UserError(f"{name}: the hub refuses this dataset: {_first_line(error)}") from None
     except Exception as error:
-        raise UserError(
+        raise UnreachableError(
             f"{name}: is no file here, and the hub cannot be reached ({_first_line(error)}); use a local file, "
             "or, for a dataset downloaded before, its commit as revision with HF_HUB_OFFLINE=1"
         ) from None

@@ -62,9 +62,11 @@ def endpoint() -> Iterator[str]:
 
 def ask(home: Path, call: str, settings: str, **environment: str) -> subprocess.CompletedProcess[str]:
     code = (
-        "from pathlib import Path; from conf.errors import UserError; from conf.schema import DataConfig\n"
+        "from pathlib import Path; from conf.errors import UnreachableError, UserError\n"
+        "from conf.schema import DataConfig\n"
         "from stages.data import data_identity; from stages.sources import read_source\n"
-        f"try: print({call}(DataConfig({settings}), Path('.')))\nexcept UserError as error: print(error)"
+        f"try: print({call}(DataConfig({settings}), Path('.')))\n"
+        "except UserError as error: print(error); raise SystemExit(1 if isinstance(error, UnreachableError) else 2)"
     )
     variables = {**os.environ, "HF_HOME": str(home), "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", **environment}
     return subprocess.run([sys.executable, "-c", code], env=variables, cwd=ROOT, capture_output=True, text=True)
@@ -98,6 +100,7 @@ ERRORS = [
 def test_what_the_hub_does_not_have(tmp_path: Path, endpoint: str, settings: str, message: str) -> None:
     done = ask(tmp_path, "read_source", settings, HF_ENDPOINT=endpoint)
     assert done.stdout.startswith(message) and done.stdout.count("\n") == 1, done
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -107,5 +110,5 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_line(tmp_path: Path, call: st
     started = time.monotonic()
     done = ask(tmp_path, call, f"source='acme/qa', revision='{revision}'", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.stdout.startswith("acme/qa: is no file here, and the hub cannot be reached"), done
-    assert done.stdout.count("\n") == 1 and done.stderr == ""
+    assert done.stdout.count("\n") == 1 and done.stderr == "" and done.returncode == 1  # an outage, it may pass
     assert time.monotonic() - started < 20

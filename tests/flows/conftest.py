@@ -1,10 +1,12 @@
 """Fixtures for tests of whole runs."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.flows.forking import Forker
+from tests.flows.servers import Server
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +17,13 @@ def forker(prefect_server: None) -> Iterator[Forker]:
     forker = Forker({"PREFECT_API_URL": PREFECT_API_URL.value()})
     yield forker
     forker.close()
+
+
+@pytest.fixture
+def mlflow_server(tmp_path: Path) -> Iterator[Server]:
+    """An MLflow server with a database of its own."""
+    options = "--backend-store-uri sqlite:///mlflow.db --artifacts-destination artifacts --workers 1"
+    server = Server(tmp_path, f"mlflow server --host 127.0.0.1 --port {{port}} {options}")
+    server.start()
+    yield server
+    server.stop()

@@ -1,4 +1,4 @@
-"""Runs of `ratchet` in processes of their own that can be killed, without paying the imports for each of them.
+"""Runs in processes of their own that can be killed, without paying the imports for each of them.
 
 One server process imports everything once, does no work itself, and forks a child per run.
 """
@@ -7,16 +7,20 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 _PRELOAD = [
     "flows.cli",
     "flows.commands.run",
     "flows.posttrain",
     "flows.prefect_server",
+    "flows.schedules.scheduled",
     "prefect.flow_engine",
     "mlflow.store.tracking.sqlalchemy_store",
     "alembic.command",
@@ -71,7 +75,14 @@ class Forker:
 
     def start(self, arguments: list[str], log: Path) -> Handle:
         """Run `ratchet <arguments>`; what it prints goes to the end of `log`."""
-        process = self._context.Process(target=_run, args=(arguments, log))
+        return self._start(_run, arguments, log)
+
+    def start_flow_run(self, id: UUID, home: Path, log: Path) -> Handle:
+        """Do what a worker's process does for a run of a deployment; `home` is Prefect's."""
+        return self._start(_run_flow, id, home, log)
+
+    def _start(self, target: Callable[..., None], *arguments: Any) -> Handle:
+        process = self._context.Process(target=target, args=arguments)
         process.start()
         self._handles.append(Handle(process))
         return self._handles[-1]
@@ -85,9 +96,26 @@ class Forker:
 
 def _run(arguments: list[str], log: Path) -> None:
     """In the child: the command line, as a process of its own would run it."""
-    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    _print_to(log)
     from flows.cli import main
 
     sys.exit(main(arguments))
+
+
+def _run_flow(id: UUID, home: Path, log: Path) -> None:
+    """In the child: Prefect's engine, as a worker would start it."""
+    _print_to(log)
+    from prefect.engine import handle_engine_signals
+    from prefect.flow_engine import load_flow_run, run_flow
+    from prefect.settings import PREFECT_HOME, temporary_settings
+
+    from flows.schedules.scheduled import scheduled
+
+    with temporary_settings({PREFECT_HOME: home}), handle_engine_signals(id):
+        run_flow(scheduled, flow_run=load_flow_run(id))
+
+
+def _print_to(log: Path) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(file, 1)
+    os.dup2(file, 2)

@@ -88,14 +88,27 @@ class Scheduler:
             yield
 
     @contextmanager
-    def worker(self) -> Iterator["Process"]:
-        """A worker of the pool `ratchet`, killed in the end."""
-        arguments = ["-m", "prefect", "worker", "start", "--pool", "ratchet"]
+    def worker(self, pool: str = "ratchet") -> Iterator["Process"]:
+        """A worker of a pool, killed in the end."""
+        arguments = ["-m", "prefect", "worker", "start", "--pool", pool]
         worker = Process(arguments, self.environment, self._folder)
         try:
             yield worker
         finally:
             worker.kill()
+
+
+def make_bare_pool(name: str) -> None:
+    """Make a work pool of processes that hands no environment to them."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    template = {
+        "job_configuration": {"command": "{{ command }}"},
+        "variables": {"type": "object", "properties": {"command": {"type": "string"}}},
+    }
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
 
 
 class Process:
@@ -160,6 +173,13 @@ class Run:
 
         with get_client(sync_client=True) as client:
             return client.read_flow_run(self.id)
+
+    def set(self, state: Any, force: bool = False) -> None:
+        """Set its state, as a worker, a process or a person would."""
+        from prefect.client.orchestration import get_client
+
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(self.id, state, force=force)
 
     def history(self) -> list[Any]:
         """All its states, in order."""

@@ -10,7 +10,7 @@ import pytest
 
 from conf.errors import ConfigError, UserError
 from flows.cli import main
-from tests.flows.scheduling import write_project
+from tests.flows.scheduling import make_bare_pool, write_project
 
 CRON = ("--cron", "0 2 * * *")
 NIGHT = ("deploy", "experiment=small", *CRON)
@@ -87,7 +87,8 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
 
     monkeypatch.setenv("RATCHET_RUNS_DIR", "else, [where]")
     assert main([*NIGHT, "--timezone", "Europe/Berlin", "--job-variable", "env.OMP_NUM_THREADS=1"]) == 0
-    assert "prefect worker start --pool ratchet" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "prefect worker start --pool ratchet" in told.out and told.err == ""
     assert main([*NIGHT, "sft.max_steps=3", "--name", "small", "--on-overlap", "skip", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     with get_client(sync_client=True) as client:
@@ -98,13 +99,12 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
     assert (made["on_overlap"], made["timezone"], made["pool"]) == ("skip", "UTC", "ratchet")
     assert [(each.schedule.cron, each.schedule.timezone) for each in found.schedules] == [("0 2 * * *", "UTC")]
     assert found.global_concurrency_limit.limit == 1
-    assert found.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"
-    assert "OMP_NUM_THREADS" not in found.job_variables["env"]  # of the deployment that was there before
+    assert found.job_variables["env"] == {"PYTHONSAFEPATH": "1"}  # and nothing of the deployment that was there before
     assert [step["prefect.deployments.steps.set_working_directory"]["directory"] for step in found.pull_steps] == [
         str(project)
     ]
     assert sorted(rule.name for rule in rules) == [
-        f"ratchet small: {what}" for what in ("crashed", "not begun", "silent")
+        f"ratchet small: {what}" for what in ("crashed", "crashed too often", "not begun", "silent")
     ]
     kept = Deployed.read(str(found.id))
     assert (list(kept.overrides), kept.directory, kept.timezone) == (overrides, str(project), "UTC")
@@ -136,20 +136,28 @@ def test_a_deployment_of_another_project_is_not_replaced_without_a_word(project,
     assert main(["deploy", "--remove", "shared"]) == 0
 
 
-def test_a_pool_that_passes_on_no_environment_is_used_all_the_same(project, capsys):
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-
-    template = {
-        "job_configuration": {"command": "{{ command }}"},
-        "variables": {"type": "object", "properties": {"command": {"type": "string"}}},
-    }
-    with get_client(sync_client=True) as client:
-        client.create_work_pool(WorkPoolCreate(name="bare", type="process", base_job_template=template))
+def test_a_pool_that_hands_on_no_environment_is_used_and_it_is_said_what_lacks(project, capsys):
+    make_bare_pool("bare")
     assert main([*NIGHT, "--pool", "bare", "--name", "bare"]) == 0
+    said = "ratchet: --pool: the work pool 'bare' hands no environment to its runs, which need PYTHONSAFEPATH=1"
+    assert capsys.readouterr().err.startswith(said)
     assert main([*NIGHT, "--pool", "bare", "--name", "bare", "--job-variable", "env.A=1"]) == 2
     assert "--job-variable: the work pool 'bare' has no 'env'" in capsys.readouterr().err
     assert main(["deploy", "--remove", "bare"]) == 0
+
+
+@pytest.mark.parametrize("job", [{"env": {}}, {"env": "{{ env }}"}, {"job_manifest": {"spec": [{"env": "{{env}}"}]}}])
+def test_of_a_pool_that_hands_on_an_environment_nothing_is_said(job, project, capsys):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    template = {"job_configuration": job, "variables": {"type": "object", "properties": {"env": {"type": "object"}}}}
+    with get_client(sync_client=True) as client:
+        pool = WorkPoolCreate(name="whole", type="process", base_job_template=template)
+        client.create_work_pool(pool, overwrite=True)
+    assert main([*NIGHT, "--pool", "whole"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["deploy", "--remove", "small"]) == 0
 
 
 DEPLOYED = ["experiment=mine", "+reward.qa.mine={type: custom, path: mine.py}", "runs_dir=/big", "sft.max_steps=9"]
@@ -190,13 +198,11 @@ def test_a_machine_that_does_not_know_a_deployment_says_so(project):
         Deployed.read(str(uuid4()))
 
 
-@pytest.mark.parametrize(("retries", "times"), [(3, ["1", "2", "3"]), (1, ["1"]), (0, None)])
-def test_a_run_that_crashed_goes_on_only_so_often(retries, times):
+def test_without_retries_a_run_that_crashed_stays_so():
     from flows.schedules.recovery import automations
 
-    rules = {rule.name: rule for rule in automations(uuid4(), "mine", retries)}
-    crashed = rules.get("ratchet mine: crashed")
-    assert (crashed and crashed.trigger.match["prefect.run-count"]) == times
+    rules = [rule.name for rule in automations(uuid4(), "mine", 0)]
+    assert rules == ["ratchet mine: silent", "ratchet mine: not begun"]
 
 
 def test_job_variables_are_json_where_they_are_json():

@@ -192,15 +192,6 @@ def test_no_prefect_server_is_one_clear_line_soon(runs_dir, capsys):
     assert pipeline_records(runs_dir) == []
 
 
-@pytest.fixture
-def mlflow_server(tmp_path: Path) -> Iterator[Server]:
-    options = "--backend-store-uri sqlite:///mlflow.db --artifacts-destination artifacts --workers 1"
-    server = Server(tmp_path, f"mlflow server --host 127.0.0.1 --port {{port}} {options}")
-    server.start()
-    yield server
-    server.stop()
-
-
 @pytest.mark.slow
 def test_an_mlflow_server_that_is_restarted_in_mid_run_gets_every_row(mlflow_server, prefect_server, at_row, tmp_path):
     seen: list[int] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from conf.errors import OutageError, UserError
+from conf.errors import OutageError, UnreachableError, UserError
 from flows.cli import main
 from flows.commands.plan import plan_rows
 from flows.mlflow_connection import make_database
@@ -323,7 +323,8 @@ def test_what_a_person_withdrew_does_not_ship_by_itself_again(shipped, capsys):
 
 def test_an_outage_is_told_and_the_same_command_ships_later(runs_dir, monkeypatch):
     uri = dead_server()
-    with pytest.raises(UserError, match=f"pipeline.gate: registry: cannot ask MLflow at {uri} what has shipped"):
+    said = f"pipeline.gate: registry: cannot ask MLflow at {uri} what has shipped"
+    with pytest.raises(UnreachableError, match=said):
         Night(runs_dir, "run/sft-a", tracking={"uri": uri})
     away = Night(runs_dir, "run/sft-a", {"baseline": "base"}, tracking={"uri": uri, "required": False})
     with pytest.raises(OutageError, match="the same command registers the model when MLflow answers"):

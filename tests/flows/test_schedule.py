@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mlflow import MlflowClient
 from flows.cli import main
 from flows.liveness import is_alive
 from flows.references import pipeline_records
-from tests.flows.scheduling import STEPS, Process, Run, Scheduler, wait_until, write_project
+from tests.flows.scheduling import STEPS, Process, Run, Scheduler, make_bare_pool, wait_until, write_project
 
 pytestmark = pytest.mark.slow
 CRON = ("--cron", "0 2 * * *")
@@ -79,16 +80,17 @@ def slots(deployment: dict[str, Any]) -> int:
 
 
 def test_a_night_that_dies_with_its_worker_gives_its_place_back_and_goes_on(scheduler, project, deploy):
-    deployment = deploy("experiment=small")
+    make_bare_pool("bare")  # signs of life come without an environment, too
+    deployment = deploy("experiment=small", "--pool", "bare")
     night = Run.of(deployment)
-    with scheduler.worker() as worker:
+    with scheduler.worker("bare") as worker:
         pid = night.freeze(project, rows=20)
         other = Run.of(deployment)
         other.wait_for("AwaitingConcurrencySlot")  # it waits, and does not run beside the first
         worker.kill()
         os.kill(pid, signal.SIGKILL)
     assert night.now.state.is_running() and slots(deployment) == 1  # nobody is left to say so
-    with scheduler.worker() as worker:
+    with scheduler.worker("bare") as worker:
         for run in (night, other):
             run.wait_for("Completed")
         said = worker.text()
@@ -158,6 +160,46 @@ def test_what_is_held_refused_or_cancelled_is_not_tried_again(scheduler, project
     assert re.fullmatch(r"held-\d{4}-\d\d-\d\d", held.now.name)
     for run, name in ((held, "Held"), (refused, "Failed"), (cancelled, "Cancelled")):
         assert (run.states()[-1], run.now.run_count) == (name, 1)
+
+
+def test_only_crashes_use_up_the_retries(scheduler, deploy, monkeypatch):
+    """Without a worker: this test is the runs' processes, which are interrupted and crash."""
+    from prefect.states import AwaitingRetry, Crashed, Pending, Running, Scheduled
+
+    monkeypatch.setattr("flows.schedules.recovery._SETTLED", timedelta(seconds=10))
+    night = Run.of(deploy("experiment=small", "--retries", "2"))
+
+    def attempt(end: Any, then: str) -> None:
+        seen = len(night.states())
+        for state in (Pending(), Running(), end):
+            night.set(state)
+        wait_until(lambda: then in night.states()[seen + 2 :], lambda: f"{then}: {night.states()}")
+
+    for _ in range(4):
+        attempt(AwaitingRetry(), "AwaitingRetry")
+    attempt(Crashed(), "Resuming")
+    attempt(AwaitingRetry(), "AwaitingRetry")
+    attempt(Crashed(), "Resuming")
+    attempt(Crashed(), "Failed")
+    night.show("interrupted five times, crashed three times")
+    assert night.now.state.message.startswith("Not tried again: crashed 3 times")
+    night.set(Scheduled())  # by hand, on the next morning
+    attempt(Crashed(), "Resuming")
+
+
+def test_a_night_that_begins_while_mlflow_is_away_is_done_when_it_is_back(scheduler, project, mlflow_server, deploy):
+    overrides = ("sft.max_steps=2", "pipeline.sft.start=champion", f"tracking.uri={mlflow_server.url}")
+    deployment = deploy("experiment=small", *overrides)
+    mlflow_server.stop()
+    night = Run.of(deployment)
+    with scheduler.worker():
+        night.wait_for("Outage")
+        assert slots(deployment) == 0
+        mlflow_server.start()
+        night.wait_for("Completed")
+    night.show("MLflow was away")
+    assert "Failed" not in night.states() and "Crashed" not in night.states()
+    assert [record["state"] for record in night.records(project)] == ["completed"]
 
 
 def test_serve_keeps_the_schedule_without_a_server_of_the_users(project, tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conf.errors import UserError
+from conf.errors import UnreachableError, UserError
 from conf.loader import load
 from conf.schema import ModelConfig
 from stages import hub
@@ -126,7 +126,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line_with_an_offer(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UnreachableError) as caught:
         resolve_model(ModelConfig(id="Qwen/Qwen3-0.6B"), "float32")
     assert str(caught.value) == (
         "model.id: Qwen/Qwen3-0.6B cannot be fetched, the model hub cannot be reached; "
