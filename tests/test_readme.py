@@ -77,7 +77,7 @@ def test_the_pipeline_shown_is_the_packaged_one():
 
 def test_every_file_and_make_target_it_names_exists():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"\bmake (\w+)$", README, flags=re.MULTILINE):
+    for target in re.findall(r"(?:^|`)make (\w+)(?:`|$)", README, flags=re.MULTILINE):
         assert f"\n{target}:" in makefile, target
     for path in re.findall(r"`(conf/[\w/]+(?:\.py|/))`", README):
         assert (ROOT / path).exists(), path
