@@ -92,8 +92,7 @@ def _telling(run: PipelineRun, step: str, why: str, **values: Any) -> Callable[[
 
     def on_wait(holder: str) -> None:
         tell(holder)
-        if run.stop.requested():
-            raise Interrupted(f"{step}: interrupted")
+        run.stop.check(step)
 
     return on_wait
 

@@ -78,10 +78,14 @@ def command_holder(what: str) -> str:
     return f"{what} (pid {os.getpid()} on {socket.gethostname()})"
 
 
+def say_for_whom(say: Callable[[str], None]) -> OnWait:
+    """Say of every holder once that it is waited for, in a line."""
+    return once_each(lambda holder: say(f"waiting for {holder}, which computes on this host"))
+
+
 def command_lease(what: str, hardware: Hardware, say: Callable[[str], None]) -> AbstractContextManager[None]:
     """Hold what a command computes on; while it waits, it is said once for whom (see `lease`)."""
-    tell = once_each(lambda holder: say(f"waiting for {holder}, which computes on this host"))
-    return lease(hardware, command_holder(what), tell)
+    return lease(hardware, command_holder(what), say_for_whom(say))
 
 
 @contextmanager

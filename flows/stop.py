@@ -55,6 +55,15 @@ class StopRequest:
                     break
         return self.reason is not None
 
+    def check(self, what: str) -> None:
+        """End what is under way, if it was asked for.
+
+        Raises:
+            Interrupted: It was.
+        """
+        if self.requested():
+            raise Interrupted(f"{what}: interrupted")
+
     def pass_on(self) -> None:
         """Ask those to end, too, who look into the same folder: the cells of a sweep."""
         if self.reason is not None and not self._requests[0].exists():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
-from conf.steps import ALIASES, BASE, RUN, STAGES, named_edge
+from conf.steps import ALIASES, BASE, RUN, STAGES, leads_out, named_edge
 from flows.store import Entry, Store
 from flows.workspace import Workspace
 from stages.contract import ModelRef, StageResult
@@ -77,8 +77,7 @@ class PortableEdges:
         return _with_edges(name, step, self._edge)
 
     def _edge(self, step: str, key: str, edge: str) -> str:
-        what = named_edge(edge)[1]
-        if what not in ALIASES and not what.startswith(RUN):
+        if edge == BASE or not leads_out(edge):
             return edge
         models, declared = self._workspace.models, self._workspace.config.steps.get(step)  # None for one left out
         known = declared is not None and all(need in self._results for need in declared.needs())

@@ -16,7 +16,7 @@ from flows.registry.registered_model import Registry
 from flows.registry.registration import Candidate, register
 from flows.registry.versions import CANDIDATE, ID, IDENTITY, WITHDRAWN, Version
 from flows.workspace import StepInputs
-from stages.contract import Interrupted, StageResult
+from stages.contract import StageResult
 
 if TYPE_CHECKING:
     from flows.execute import PipelineRun
@@ -130,8 +130,7 @@ def _waiting(run: "PipelineRun", step: str, registry: Registry) -> Callable[[], 
         if not told:
             told.append(f"{step}: waiting for another process, which ships as {registry.name}")
             run.console.say(told[0])
-        if run.stop.requested():
-            raise Interrupted(f"{step}: interrupted")
+        run.stop.check(step)
 
     return on_wait
 

@@ -79,7 +79,7 @@ def _absence(deployment_id: UUID, after: str, expect: Iterable[str], within: tim
 
 
 def _repetition(deployment_id: UUID, event: str, times: int) -> EventTrigger:
-    """An event is seen for the so-manieth time, run by run; then it is counted anew."""
+    """An event is seen so many times, run by run; then it is counted anew."""
     # The first one opens the count, and so is not in it.
     return _trigger(deployment_id, {event}, {event}, _REMEMBERED, posture=Posture.Reactive, threshold=times - 1)
 

@@ -16,7 +16,7 @@ from conf.measuring import ScoringConfig
 from conf.schema import ModelConfig
 from conf.steps import ALIASES, BASE
 from flows.console import Console
-from flows.leases import command_holder, once_each
+from flows.leases import command_holder, say_for_whom
 from flows.references import FoundRun, find_run
 from flows.registry.aliases import Aliases
 from flows.scores.known_or_made import known_or_made
@@ -123,16 +123,13 @@ class ModelScores:
         self._console.say(f"{', '.join(self.suites)}{f', as {self.whose} has them' if self.whose else ''}:")
         with tempfile.TemporaryDirectory() as folder:
             context = self._context(Path(folder), {"start": models[0].model, "baseline": baseline})
-            holder = command_holder("an evaluation")
-            scored = known_or_made(named, self._settings, context, holder, once_each(self._wait))
+            on_wait = say_for_whom(lambda line: self._console.say(f"  {line}"))
+            scored = known_or_made(named, self._settings, context, command_holder("an evaluation"), on_wait)
         return {
             (suite, each.name): mean_score([row for row in scored.rows if (row.suite, row.model) == (suite, each.name)])
             for suite in self.suites
             for each in models
         }
-
-    def _wait(self, holder: str) -> None:
-        self._console.say(f"  waiting for {holder}, which computes on this host")
 
     def _check(self) -> None:
         """Try all that can go wrong before a model is loaded; what is only read needs no room and no data."""

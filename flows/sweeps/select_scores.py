@@ -14,13 +14,13 @@ from conf.run import RunConfig
 from conf.schema import Split
 from conf.steps import STAGES
 from flows.console import Console
-from flows.leases import once_each
+from flows.leases import say_for_whom
 from flows.scores.known_or_made import known_or_made
 from flows.scores.scoring_config import STEP, own_suites, scoring_config
 from flows.stop import StopRequest
 from flows.store import Entry
 from flows.workspace import Workspace
-from stages.contract import Interrupted, ModelRef, StageContext
+from stages.contract import ModelRef, StageContext
 
 MODEL = "cell"
 
@@ -99,20 +99,16 @@ def model_of(config: RunConfig, record: dict[str, Any], step: str) -> ModelRef |
 def _progress(stop: StopRequest, console: Console) -> Callable[[str, int, int], None]:
     def progress(what: str, done: int, total: int) -> None:
         console.progress("select", what, done, total)
-        if stop.requested():
-            raise Interrupted("select: interrupted")
+        stop.check("select")
 
     return progress
 
 
 def _waiting(stop: StopRequest, console: Console) -> Callable[[str], None]:
-    @once_each
-    def tell(holder: str) -> None:
-        console.say(f"select: waiting for {holder}, which computes on this host")
+    tell = say_for_whom(lambda line: console.say(f"select: {line}"))
 
     def on_wait(holder: str) -> None:
         tell(holder)
-        if stop.requested():
-            raise Interrupted("select: interrupted")
+        stop.check("select")
 
     return on_wait

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.flows.forking import Forker
+from tests.flows.scheduling import write_project
 from tests.flows.servers import Server
 
 
@@ -17,6 +18,15 @@ def forker(prefect_server: None) -> Iterator[Forker]:
     forker = Forker({"PREFECT_API_URL": PREFECT_API_URL.value()})
     yield forker
     forker.close()
+
+
+@pytest.fixture
+def small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project of `tests.flows.scheduling`, as the current directory."""
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RATCHET_RUNS_DIR", raising=False)
+    return tmp_path
 
 
 @pytest.fixture

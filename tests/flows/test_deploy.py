@@ -17,15 +17,12 @@ NIGHT = ("deploy", "experiment=small", *CRON)
 
 
 @pytest.fixture
-def project(prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(prefect_server: None, small_project: Path) -> Iterator[Path]:
     """A project as the current directory, with Prefect's home in it."""
     from prefect.settings import PREFECT_HOME, temporary_settings
 
-    write_project(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RATCHET_RUNS_DIR", raising=False)
-    with temporary_settings({PREFECT_HOME: tmp_path / "prefect"}):
-        yield tmp_path
+    with temporary_settings({PREFECT_HOME: small_project / "prefect"}):
+        yield small_project
 
 
 REFUSED = [

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from flows.cli import main
 from flows.liveness import is_alive
 from flows.references import pipeline_records
-from tests.flows.scheduling import STEPS, Process, Run, Scheduler, make_bare_pool, wait_until, write_project
+from tests.flows.scheduling import STEPS, Process, Run, Scheduler, make_bare_pool, wait_until
 
 pytestmark = pytest.mark.slow
 CRON = ("--cron", "0 2 * * *")
@@ -31,14 +31,11 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(small_project: Path) -> Iterator[Path]:
     """The project, as the current directory; what still runs in it afterwards is killed."""
-    write_project(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RATCHET_RUNS_DIR", raising=False)
-    yield tmp_path
-    for record in pipeline_records(tmp_path / "runs"):
-        if is_alive(tmp_path / "runs" / "pipelines" / record["id"]):
+    yield small_project
+    for record in pipeline_records(small_project / "runs"):
+        if is_alive(small_project / "runs" / "pipelines" / record["id"]):
             os.kill(record["pid"], signal.SIGKILL)
 
 

@@ -14,7 +14,7 @@ import pytest
 from flows.schedules.deployments import Request, deploy, remove
 from flows.schedules.scheduled import OUTAGE
 from tests.flows.forking import Forker, Handle
-from tests.flows.scheduling import Run, write_project
+from tests.flows.scheduling import Run
 from tests.flows.servers import free_port
 
 
@@ -45,14 +45,11 @@ class Attempts:
 
 
 @pytest.fixture
-def attempts(forker: Forker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempts]:
+def attempts(forker: Forker, small_project: Path) -> Iterator[Attempts]:
     from prefect.settings import PREFECT_HOME, temporary_settings
 
-    write_project(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RATCHET_RUNS_DIR", raising=False)
-    with temporary_settings({PREFECT_HOME: tmp_path / "prefect"}):
-        yield Attempts(forker, tmp_path)
+    with temporary_settings({PREFECT_HOME: small_project / "prefect"}):
+        yield Attempts(forker, small_project)
         assert remove("small")
 
 
