@@ -52,6 +52,7 @@ class Endpoint:
         self._key = _key(where, config)
         self._open = urllib.request.build_opener(_NoRedirects).open
         self._ended = threading.Event()
+        self._failure: EndpointError | None = None
         self._answers = KeptAnswers(
             folder, {"url": config.endpoint, "model": config.model, "tokens": config.max_tokens}
         )
@@ -74,7 +75,7 @@ class Endpoint:
             ) from None
 
     def answers(self, questions: Sequence[str], answered: Callable[[int], None]) -> list[str]:
-        """The answers, in order; those that are known are not asked for.
+        """The answers, in order; those that are known are not asked for, and nothing more is once a question failed.
 
         Args:
             questions: What to ask.
@@ -83,6 +84,7 @@ class Endpoint:
         Raises:
             EndpointError: A question is not answered.
         """
+        self._failure = None
         pool = ThreadPoolExecutor(self._config.concurrency)
         futures = [pool.submit(self._answer, question) for question in questions]
         found = []
@@ -100,7 +102,13 @@ class Endpoint:
         known = self._answers.get(question)
         if known is not None:
             return known
-        answer = self._text(self._ask(question))
+        if self._failure is not None:
+            raise self._failure
+        try:
+            answer = self._text(self._ask(question))
+        except EndpointError as error:
+            self._failure = error
+            raise
         self._answers.add(question, answer)
         return answer
 
