@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-from conf.errors import UserError
+from conf.errors import OutageError, UnreachableError, UserError
 from conf.suites import JudgeConfig
 
 _LONGEST_WAIT = 60.0
@@ -25,7 +25,11 @@ _EXCERPT = 200
 
 
 class EndpointError(Exception):
-    """An endpoint did not answer, or answered something else than was asked; says what."""
+    """An endpoint answered something else than was asked; says what."""
+
+
+class EndpointAwayError(EndpointError, OutageError):
+    """An endpoint is not there, or too busy, however often it is asked."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -61,7 +65,7 @@ class Endpoint:
         """See that something answers at the address, and takes the key; nothing is asked.
 
         Raises:
-            UserError: Nobody answers there, or the key is refused.
+            UserError: The key is refused; UnreachableError where nobody answers.
         """
         try:
             self._open(self._request(None), timeout=min(self._config.timeout, 10.0)).close()
@@ -69,7 +73,7 @@ class Endpoint:
             if error.code in (401, 403):
                 raise UserError(f"{self._where}.api_key_env: {self._said(error)}") from None
         except (OSError, HTTPException) as error:
-            raise UserError(
+            raise UnreachableError(
                 f"{self._where}.url: nobody answers at {self._config.endpoint}: {_reason(error)}; start the server, or "
                 "correct the address"
             ) from None
@@ -82,7 +86,7 @@ class Endpoint:
             answered: Called with the number of answers so far; what it raises ends the work.
 
         Raises:
-            EndpointError: A question is not answered.
+            EndpointError: A question is not answered; EndpointAwayError where it may be later.
         """
         self._failure = None
         pool = ThreadPoolExecutor(self._config.concurrency)
@@ -124,13 +128,13 @@ class Endpoint:
             except HTTPError as error:
                 said = self._said(error)
                 if error.code != 429 and error.code < 500:
-                    break
+                    raise EndpointError(f"{self._where}: {said}") from None
                 pause = _asked_pause(error, pause)
             except (OSError, HTTPException) as error:
                 said = f"{self._config.endpoint} does not answer: {_reason(error)}"
             if attempt + 1 == self._config.attempts or self._ended.wait(pause):
                 break
-        raise EndpointError(f"{self._where}: {said} (attempt {attempt + 1} of {self._config.attempts})")
+        raise EndpointAwayError(f"{self._where}: {said} (attempt {attempt + 1} of {self._config.attempts})")
 
     def _request(self, body: bytes | None) -> urllib.request.Request:
         headers = {"Content-Type": "application/json", "User-Agent": "ratchet"}

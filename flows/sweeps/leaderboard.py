@@ -196,5 +196,6 @@ def _winner(ranked: Sequence[Group]) -> tuple[Group | None, str]:
     seeds = len(_by_seed(best.cells).keys() & _by_seed(other.cells).keys())
     of = f"rows and {seeds} seeds" if seeds > 1 else "rows; one seed says nothing of others"
     if found.low <= 0:
+        of += "; a third would make the interval far narrower" if seeds == 2 else ""
         return None, f"no winner: {best.name} leads {other.name} by {interval}, which may be chance ({of})"
     return best, f"winner: {best.name}, {interval} before {other.name} (95% over {of})"

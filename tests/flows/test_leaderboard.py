@@ -49,6 +49,10 @@ def test_the_best_is_named_only_where_it_cannot_be_chance():
     )
     close = leaderboard([cell(1, "0.02", "4", 1, 40), cell(2, "0.1", "4", 1, 42)])
     assert close.winner is None and "which may be chance (rows; one seed says nothing of others)" in close.why
+    two = [cell(1, beta, "4", seed, 40 + n) for beta, n in (("0.02", 0), ("0.1", 2)) for seed in (1, 2)]
+    assert leaderboard(two).winner is None and "(rows and 2 seeds; a third would make" in leaderboard(two).why
+    three = [*two, *(cell(1, beta, "4", 3, 40) for beta in ("0.02", "0.1"))]
+    assert leaderboard(three).winner is None and leaderboard(three).why.endswith("(rows and 3 seeds)")
 
 
 def test_what_cannot_be_compared_has_no_winner():

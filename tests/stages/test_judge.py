@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from conf.errors import UserError
+from conf.errors import OutageError, UnreachableError, UserError
 from conf.measuring import EvaluateConfig
 from conf.reward_base import OnError
 from conf.schema import SuiteRole
 from conf.suites import JudgeConfig
 from conf.training import SFTConfig
 from stages.contract import Adapter, Interrupted, ModelRef, StageContext, Suite
-from stages.endpoint import EndpointError
+from stages.endpoint import EndpointAwayError, EndpointError
 from stages.evaluate import run_evaluate
 from stages.judge import check_judge, judged
 from stages.rows import Row, write_rows
@@ -192,7 +192,7 @@ def test_a_busy_endpoint_is_asked_again(judge: Judge, ctx: Any, tiny: ModelRef) 
     judge.statuses = [429, 503, 200, 429]
     assert verdicts(ctx("busy", judge.config(concurrency=1)), tiny) == EXPECTED
     judge.statuses = [429, 500, 503]
-    with pytest.raises(EndpointError) as error:
+    with pytest.raises(EndpointAwayError) as error:
         verdicts(ctx("down", replace(judge.config(attempts=3, concurrency=1), model="other")), tiny)
     assert "suite.open.judge: " in str(error.value) and "answered 503" in str(error.value)
     assert "(attempt 3 of 3)" in str(error.value)
@@ -201,8 +201,9 @@ def test_a_busy_endpoint_is_asked_again(judge: Judge, ctx: Any, tiny: ModelRef) 
 def test_a_refusal_is_final_and_no_redirect_is_followed(judge: Judge, ctx: Any, tiny: ModelRef) -> None:
     for status in (400, 302):
         judge.statuses, judge.asked = [status] * 2, []
-        with pytest.raises(EndpointError, match=f"answered {status}"):
+        with pytest.raises(EndpointError, match=f"answered {status}") as error:
             verdicts(ctx(str(status), judge.config(concurrency=1)), tiny)
+        assert not isinstance(error.value, OutageError)
         assert len(judge.asked) == 1
     assert not judge.paths
 
@@ -242,7 +243,7 @@ def test_the_key_is_sent_and_never_said(
 def test_whether_anybody_answers(judge: Judge) -> None:
     check_judge("open", judge.config())
     judge.close()
-    with pytest.raises(UserError, match=r"suite\.open\.judge\.url: nobody answers at http://127\.0\.0\.1:\d+/v1/chat"):
+    with pytest.raises(UnreachableError, match=r"suite\.open\.judge\.url: nobody answers at http://127\.0\.0\.1:\d+/v1/chat"):
         check_judge("open", judge.config())
 
 
