@@ -243,7 +243,9 @@ def test_the_key_is_sent_and_never_said(
 def test_whether_anybody_answers(judge: Judge) -> None:
     check_judge("open", judge.config())
     judge.close()
-    with pytest.raises(UnreachableError, match=r"suite\.open\.judge\.url: nobody answers at http://127\.0\.0\.1:\d+/v1/chat"):
+    with pytest.raises(
+        UnreachableError, match=r"suite\.open\.judge\.url: nobody answers at http://127\.0\.0\.1:\d+/v1/chat"
+    ):
         check_judge("open", judge.config())
 
 
