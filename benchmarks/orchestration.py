@@ -2,7 +2,8 @@
 
 Without a run: a pipeline of which everything is cached, against an empty Prefect flow; one fresh process after another
 (flow, pipeline, flow, ...), each with a temporary server of its own. With a run (`latest`, say, after
-`ratchet run experiment=demo`): what every training step took beyond its training loop, as a share of the whole.
+`ratchet run experiment=demo`, of which nothing was cached): what the flow added to its steps, and what every training step
+took beyond its training loop to load, prove, fold and answer, both as a share of the whole.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,10 +45,14 @@ def seconds(command: Sequence[str], environment: dict[str, str]) -> float:
 
 
 def overhead(run: str, runs_dir: Path) -> None:
-    """Print, for every training step that a run made, its seconds and those of its training loop."""
+    """Print a run's seconds and those of its steps; and of every training step that it made, those of its loop."""
     from flows.references import find_run
 
-    steps = (find_run(runs_dir, run).record or {}).get("steps", {})
+    record = find_run(runs_dir, run).record or {}
+    steps = record.get("steps", {})
+    began, ended = (datetime.fromisoformat(record[key]) for key in ("started", "ended"))
+    whole, inside = (ended - began).total_seconds(), sum(step["seconds"] or 0 for step in steps.values())
+    print(f"{'pipeline':12} {whole:6.1f} s, its steps {inside:6.1f} s: {(whole - inside) / whole:.1%} the flow's own")
     for name, step in steps.items():
         rows = find_run(runs_dir, f"{run}/{name}").entry.progress() if step["state"] == "completed" else []
         if rows:
