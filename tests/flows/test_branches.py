@@ -15,10 +15,10 @@ from tests.flows.test_together import eventually
 TWO = [
     "experiment=asked",
     "~pipeline.reinforce",
-    "+pipeline.own={stage: sft, start: sft, data: asked, set: {max_steps: 1000}}",
+    "+pipeline.own={stage: sft, start: sft, data: asked, set: {max_steps: 100000}}",
     "+pipeline.other={stage: sft, start: sft, data: asked, set: {max_steps: 40}}",
 ]
-"""`sft`, and then two that start from it."""
+"""`sft`, and then two that start from it, of which the first is not to come to its end."""
 BESIDE = ["orchestration.branches=true", "orchestration.max_workers=2"]
 
 
