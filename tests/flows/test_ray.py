@@ -17,7 +17,7 @@ import pytest
 from flows.liveness import is_alive
 from flows.progress_log import read_progress
 from flows.sweeps.record import sweep_records
-from tests.flows.sweeping import ALONE, Project
+from tests.flows.sweeping import ALONE, Project, two_cores
 from tests.flows.sweeping import project as project
 from tests.flows.test_branches import TWO
 from tests.flows.test_together import eventually
@@ -75,6 +75,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     nodes.close()
 
 
+@two_cores
 def test_cells_of_a_lost_node_run_again_on_the_other(nodes: TwoNodes, project: Project):
     log = project.folder / "log.txt"
     sweep = started(project, log, f"orchestration.ray.address={nodes.address}")
@@ -83,7 +84,7 @@ def test_cells_of_a_lost_node_run_again_on_the_other(nodes: TwoNodes, project: P
         """The two long cells, once they have written down some steps, and so finished some checkpoints."""
         assert sweep.poll() is None, log.read_text()
         running = [each for each in project.records() if each["state"] == "running"]
-        running = [each for each in running if each["config"]["sft"]["max_steps"] == 60]
+        running = [each for each in running if each["config"]["sft"]["max_steps"] == 150]
         return [each for each in running if steps(each) > 3]
 
     def steps(record: dict[str, Any]) -> int:
@@ -144,7 +145,7 @@ def test_a_cluster_without_room_is_refused(nodes: TwoNodes, project: Project):
 
 def started(project: Project, log: Path, *overrides: str) -> "subprocess.Popen[str]":
     """A sweep in a process of its own: two short cells, then two long ones."""
-    options = ["sft.max_steps=2,60", "seed=1,2", "orchestration.runner=ray", *overrides]
+    options = ["sft.max_steps=2,150", "seed=1,2", "orchestration.runner=ray", *overrides]
     with log.open("w") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "flows", "run", "-m", "--json", *ALONE, *options],
