@@ -193,7 +193,11 @@ def test_no_prefect_server_is_one_clear_line_soon(runs_dir, dead_port, capsys):
 
 
 @pytest.mark.slow
-def test_an_mlflow_server_that_is_restarted_in_mid_run_gets_every_row(mlflow_server, prefect_server, at_row, tmp_path):
+def test_an_mlflow_server_that_is_restarted_in_mid_run_gets_every_row(
+    mlflow_server, prefect_server, at_row, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("flows.tracking._LONGEST_PAUSE", 0.5)  # the next try comes soon, however slow this one was
+    monkeypatch.setattr("flows.tracking._SHARE", 1)
     seen: list[int] = []
 
     def look() -> None:

@@ -190,6 +190,20 @@ def test_a_second_process_waits_and_is_told_for_whom(store, other):
     assert [path.name for path in store.root.glob(".*.holder")] == []
 
 
+def test_who_has_only_just_got_an_entry_is_named_at_the_next_look(store, other, monkeypatch):
+    _, release = other
+    notes, told = iter([None, "the first"]), list[str]()
+
+    def on_wait(holder: str) -> None:
+        told.append(holder)
+        if len(told) == 2:
+            release.set()
+
+    monkeypatch.setattr("flows.store._read_note", lambda _: next(notes, None))
+    with store.locked(store.entry("sft", "abc"), "the second", on_wait):
+        assert told == ["the first", "another process"]
+
+
 def test_the_entry_of_a_process_that_died_is_free_at_once(store, other):
     process, _ = other
     told: list[str] = []
