@@ -125,8 +125,9 @@ def test_a_function_that_makes_the_reward_function(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_functions_of_trl() -> None:
+def test_functions_of_trl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against what TRL's functions return when they are called directly; imports TRL in worker processes."""
+    monkeypatch.setattr("rewards.worker.START_LIMIT", 300.0)
     from trl.rewards import accuracy_reward, reasoning_accuracy_reward, think_format_reward
 
     texts = [r"<think>\n1\n</think>\n\boxed{2}", r"\boxed{2}", "<think>a", r"<think>b</think> it is $\frac{4}{2}$"]
