@@ -87,8 +87,8 @@ def _telling(run: PipelineRun, step: str, why: str, **values: Any) -> Callable[[
 
     @once_each
     def tell(holder: str) -> None:
-        run.console.say(f"{step}: waiting for {holder}, which {why}")
         run.record.update_step(step, state="waiting", **values)
+        run.console.say(f"{step}: waiting for {holder}, which {why}")
 
     def on_wait(holder: str) -> None:
         tell(holder)

@@ -136,12 +136,15 @@ class _Waits:
 
     def __init__(self, devices: Sequence["_LockFile"], on_wait: OnWait) -> None:
         self._devices, self._on_wait, self._pause = devices, on_wait, _FIRST_PAUSE
+        self._holders = "another step"
 
     def a_moment(self) -> None:
         """Pause once."""
         if self._pause > _TELL_AFTER:
             holders = [text for device in self._devices if not device.is_ours and (text := device.holder())]
-            self._on_wait(", ".join(dict.fromkeys(holders)) or "another step")
+            # Between two looks a holder may let go: then there is nobody new to tell of.
+            self._holders = ", ".join(dict.fromkeys(holders)) or self._holders
+            self._on_wait(self._holders)
         time.sleep(self._pause)
         self._pause = min(1.5 * self._pause, _LONGEST_PAUSE)
 

@@ -189,7 +189,16 @@ class Store:
                 the wait by raising.
         """
         note = self.root / f".{entry.id}.holder"
-        with locked(self.root / f".{entry.id}.lock", lambda: on_wait(_read_note(note))):
+        unknown = 0
+
+        def tell() -> None:
+            nonlocal unknown
+            found = _read_note(note)
+            unknown = 0 if found else unknown + 1
+            if unknown != 1:  # whoever has just got it, or is letting go of it, is known at the next look
+                on_wait(found or "another process")
+
+        with locked(self.root / f".{entry.id}.lock", tell):
             try:
                 write_atomically(note, holder)
                 yield
@@ -197,12 +206,12 @@ class Store:
                 note.unlink(missing_ok=True)
 
 
-def _read_note(path: Path) -> str:
+def _read_note(path: Path) -> str | None:
     """Who holds a lock; it is only for people to read, and may not be there yet."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
-        return "another process"
+        return None
 
 
 def _remove(path: Path) -> None:

@@ -131,7 +131,7 @@ class Worker:
 
     def _death(self) -> str:
         try:
-            status = self._process.wait(1)
+            status = self._process.wait(5)
         except subprocess.TimeoutExpired:
             return "the worker process closed its connection"
         if status >= 0:

@@ -9,6 +9,7 @@ import pytest
 from conf.schema import ModelConfig
 from stages.contract import Hardware, ModelRef
 from stages.identity import resolve_model
+from tests.flows.servers import free_port
 
 _SETTINGS = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "PREFECT_API_", "PREFECT_HOME", "RATCHET_")
 
@@ -65,8 +66,10 @@ def prefect_server() -> Iterator[None]:
     set_defaults()  # before Prefect is imported
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=300):
-        yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prefect.testing.utilities._find_available_port", free_port)  # nobody else takes it meanwhile
+        with prefect_test_harness(server_startup_timeout=300):
+            yield
 
 
 @pytest.fixture(scope="session")

@@ -111,4 +111,4 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_line(tmp_path: Path, call: st
     done = ask(tmp_path, call, f"source='acme/qa', revision='{revision}'", HF_ENDPOINT="http://127.0.0.1:9")
     assert done.stdout.startswith("acme/qa: is no file here, and the hub cannot be reached"), done
     assert done.stdout.count("\n") == 1 and done.stderr == "" and done.returncode == 1  # an outage, it may pass
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60  # the hub's library by itself goes on trying

@@ -1,5 +1,6 @@
 """Fixtures for tests of whole runs."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,14 @@ def small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RATCHET_RUNS_DIR", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def dead_port() -> Iterator[int]:
+    """A port at which nobody listens, and that nobody else is given meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,15 @@ _PRELOAD = [
 
 
 class Handle:
-    """One run."""
+    """One run.
 
-    def __init__(self, process: ForkServerProcess) -> None:
-        self._process = process
+    Args:
+        process: Its process.
+        begun: Closed at the other end once our code has begun there.
+    """
+
+    def __init__(self, process: ForkServerProcess, begun: Connection) -> None:
+        self._process, self._begun = process, begun
 
     @property
     def pid(self) -> int:
@@ -45,7 +51,8 @@ class Handle:
         return self._process.exitcode is None
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send it a signal, unless it is over."""
+        """Send it a signal, unless it is over; not before it has begun, when Ctrl-C would be Python's to answer."""
+        self._begun.poll(60)
         if self.alive():
             os.kill(self.pid, number)
 
@@ -82,9 +89,11 @@ class Forker:
         return self._start(_run_flow, id, home, log)
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> Handle:
-        process = self._context.Process(target=target, args=arguments)
+        begun, begin = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=target, args=(begin, *arguments))
         process.start()
-        self._handles.append(Handle(process))
+        begin.close()
+        self._handles.append(Handle(process, begun))
         return self._handles[-1]
 
     def close(self) -> None:
@@ -94,17 +103,24 @@ class Forker:
             handle.wait()
 
 
-def _run(arguments: list[str], log: Path) -> None:
+def _run(begin: Connection, arguments: list[str], log: Path) -> None:
     """In the child: the command line, as a process of its own would run it."""
     _print_to(log)
     from flows.cli import main
 
-    sys.exit(main(arguments))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
+    try:
+        begin.close()
+        code = main(arguments)
+    except KeyboardInterrupt:  # just before the command line looks for it, or just after
+        code = 128 + signal.SIGINT
+    sys.exit(code)
 
 
-def _run_flow(id: UUID, home: Path, log: Path) -> None:
+def _run_flow(begin: Connection, id: UUID, home: Path, log: Path) -> None:
     """In the child: Prefect's engine, as a worker would start it."""
     _print_to(log)
+    begin.close()
     from prefect.engine import handle_engine_signals
     from prefect.flow_engine import load_flow_run, run_flow
     from prefect.settings import PREFECT_HOME, temporary_settings

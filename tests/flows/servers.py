@@ -1,6 +1,8 @@
 """Real servers that a test stops and starts while a run goes on."""
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -51,7 +53,9 @@ class Server:
 
 
 def free_port() -> int:
-    """A port at which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port for a server, below those that the system itself gives to others, also while the server is stopped."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)  # workers share the seed of `random`
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port

@@ -8,6 +8,7 @@ import pytest
 
 from flows.cli import main
 from flows.references import pipeline_records
+from stages.hardware import cores
 
 COLORS = ("red", "blue", "green", "pink", "grey")
 CONF = {
@@ -36,6 +37,7 @@ probe: {prompts: 4, samples: 4, force: true}
 hardware: {threads: 1}
 """,
 }
+two_cores = pytest.mark.skipif(len(cores()) < 2, reason="takes two cores: on one, cells wait for each other")
 ALONE = ["experiment=asked", "~pipeline.reinforce"]
 """Only `sft`."""
 

@@ -8,20 +8,21 @@ from flows.cli import main
 from flows.compose import compose_run
 from flows.workers.branches import as_far_as
 from tests.flows.forking import Forker
-from tests.flows.sweeping import Project
+from tests.flows.sweeping import Project, two_cores
 from tests.flows.sweeping import project as project
 from tests.flows.test_together import eventually
 
 TWO = [
     "experiment=asked",
     "~pipeline.reinforce",
-    "+pipeline.own={stage: sft, start: sft, data: asked, set: {max_steps: 1000}}",
+    "+pipeline.own={stage: sft, start: sft, data: asked, set: {max_steps: 100000}}",
     "+pipeline.other={stage: sft, start: sft, data: asked, set: {max_steps: 40}}",
 ]
-"""`sft`, and then two that start from it."""
+"""`sft`, and then two that start from it, of which the first is not to come to its end."""
 BESIDE = ["orchestration.branches=true", "orchestration.max_workers=2"]
 
 
+@two_cores
 @pytest.mark.slow
 def test_while_the_flow_does_one_branch_a_worker_makes_the_other(forker: Forker, project: Project):
     log = project.folder / "log.txt"

@@ -36,6 +36,7 @@ from flows.references import pipeline_records
 from flows.store import Entry, Store, write_json
 from flows.workspace import Workspace
 from tests.flows.standins import OVERRIDES, REWARD, Project
+from tests.flows.test_together import eventually
 
 ALL = ["reinforce_audit", "sft", "pairs", "preference", "reinforce", "evaluate"]
 MORE = "reinforce.max_steps=5"
@@ -745,6 +746,7 @@ def test_an_import_waits_for_who_makes_an_entry_and_says_so_once(bundle: Path, e
     with ThreadPoolExecutor() as threads:
         with store.locked(entry, "night (pid 1)", str):
             waiting = threads.submit(import_archive, bundle, elsewhere.folder / "runs", said.append)
+            eventually(lambda: said or waiting.done())
             with pytest.raises(TimeoutError):
                 waiting.result(1.2)  # it looks every half second
         assert entry.id in waiting.result().new

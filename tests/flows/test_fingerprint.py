@@ -85,7 +85,7 @@ CHANGES = [
     ("sft", "seed", 1),
     ("sft", "held_out", 0.3),
     ("sft", "data.arithmetic.held_out", 0.3),
-    ("sft", "hardware.threads", 1),
+    ("sft", "hardware.threads", 99),
     ("sft", "hardware.dtype", "bfloat16"),
     ("sft", "hardware.num_processes", 2),
     ("reinforce", "hardware.num_processes", 2),

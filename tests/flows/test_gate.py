@@ -11,6 +11,7 @@ from conf.run import load_run
 from flows.cli import main
 from flows.outcome import worst
 from flows.references import pipeline_records
+from tests.flows.prefect_states import prefect_states
 
 COLORS = ("red", "blue", "green", "pink", "grey")
 CONF = {
@@ -49,19 +50,6 @@ def run(prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 def states(record: Any) -> dict[str, str]:
     return {name: step["state"] for name, step in record["steps"].items()}
-
-
-def prefect_states(record: Any) -> tuple[str, dict[str, str]]:
-    """Prefect's names for the states of a run and of its steps."""
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-
-    with get_client(sync_client=True) as client:
-        flow_run = client.read_flow_run(record["prefect_run"])
-        of_run = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id]))
-        return flow_run.state.name, {
-            task.name: task.state.name for task in client.read_task_runs(flow_run_filter=of_run)
-        }
 
 
 def test_what_follows_a_gate_that_does_not_ship_is_skipped(run, tmp_path, capsys):

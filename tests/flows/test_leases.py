@@ -1,5 +1,6 @@
 """Leases: whoever computes on this host, one step has a device at a time, and a dead holder has none."""
 
+import io
 import os
 import select
 import signal
@@ -156,28 +157,22 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments", [["generate", "latest", "hi"], ["export", "latest", "--out", "out"]], ids=["generate", "export"]
 )
-def test_a_command_that_computes_waits_for_the_device_and_says_so_once(
-    holder, arguments, tmp_path, monkeypatch, capsys
-):
+def test_a_command_that_computes_waits_for_the_device_and_says_so_once(holder, arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RATCHET_RUNS_DIR", raising=False)
     Project(tmp_path, dump(compose_run(OVERRIDES).sections)).run(until="reinforce_audit")  # leaves the base
-    told: list[str] = []
-
-    def said() -> str:
-        told.append(capsys.readouterr().err)
-        return "".join(told)
-
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)  # to take from `capsys` what another thread is writing may lose it
     with ThreadPoolExecutor() as threads:
         command = threads.submit(main, arguments)
         try:
-            eventually(lambda: "waiting for" in said() or command.done())
+            eventually(lambda: "waiting for" in said.getvalue() or command.done())
             time.sleep(1)  # it looks again every half second
             assert not command.done() and not (tmp_path / "out").exists()
         finally:
             holder.end()
         assert command.result() == 0
-    assert said() == "waiting for nightly (pid 1), which computes on this host\n"
+    assert said.getvalue() == "waiting for nightly (pid 1), which computes on this host\n"
     folder = Path(os.environ[DIRECTORY])
     assert not any(path.read_text() for path in folder.iterdir())
 

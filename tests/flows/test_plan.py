@@ -64,7 +64,7 @@ WHY = [
 
 @pytest.mark.parametrize(("changed", "why"), WHY, ids=[" ".join(changed) for changed, _ in WHY])
 def test_a_change_reruns_what_reads_it_and_is_named(project, monkeypatch, changed, why):
-    monkeypatch.setattr("stages.hardware.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("stages.hardware.cores", lambda: [0, 1])
     project.run()
     assert project.why(**changed) == why
 

@@ -17,7 +17,7 @@ import pytest
 from flows.liveness import is_alive
 from flows.progress_log import read_progress
 from flows.sweeps.record import sweep_records
-from tests.flows.sweeping import ALONE, Project
+from tests.flows.sweeping import ALONE, Project, two_cores
 from tests.flows.sweeping import project as project
 from tests.flows.test_branches import TWO
 from tests.flows.test_together import eventually
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 SECRET = "s3cret-of-the-test"
-SHORT = [override.replace("1000", "4") for override in TWO]
+SHORT = [override.replace("100000", "4") for override in TWO]
 ROOT = Path(__file__).parents[2]
 
 
@@ -75,6 +75,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     nodes.close()
 
 
+@two_cores
 def test_cells_of_a_lost_node_run_again_on_the_other(nodes: TwoNodes, project: Project):
     log = project.folder / "log.txt"
     sweep = started(project, log, f"orchestration.ray.address={nodes.address}")
@@ -83,7 +84,7 @@ def test_cells_of_a_lost_node_run_again_on_the_other(nodes: TwoNodes, project: P
         """The two long cells, once they have written down some steps, and so finished some checkpoints."""
         assert sweep.poll() is None, log.read_text()
         running = [each for each in project.records() if each["state"] == "running"]
-        running = [each for each in running if each["config"]["sft"]["max_steps"] == 60]
+        running = [each for each in running if each["config"]["sft"]["max_steps"] == 150]
         return [each for each in running if steps(each) > 3]
 
     def steps(record: dict[str, Any]) -> int:
@@ -106,12 +107,12 @@ def test_cells_of_a_lost_node_run_again_on_the_other(nodes: TwoNodes, project: P
 def test_cells_end_with_a_sweep_that_is_killed(nodes: TwoNodes, project: Project):
     log = project.folder / "log.txt"
     sweep = started(project, log, f"orchestration.ray.address={nodes.address}")
-    eventually(lambda: list(project.runs.glob("store/sft-*/checkpoints/*")), 300)
-    (folder,) = (project.runs / "pipelines" / each["id"] for each in project.records() if each["state"] == "running")
-    assert is_alive(folder), log.read_text()
+    eventually(lambda: list(project.runs.glob("store/sft-*/checkpoints/step-*[3-9]")), 300)  # of a long one
+    cells = [project.runs / "pipelines" / each["id"] for each in project.records() if each["state"] == "running"]
+    assert cells and all(map(is_alive, cells)), log.read_text()
     sweep.kill()
     sweep.communicate()
-    eventually(lambda: not is_alive(folder))
+    eventually(lambda: not any(map(is_alive, cells)))
 
 
 def test_a_branch_of_a_pipeline_goes_to_the_cluster(nodes: TwoNodes, project: Project):
@@ -144,7 +145,7 @@ def test_a_cluster_without_room_is_refused(nodes: TwoNodes, project: Project):
 
 def started(project: Project, log: Path, *overrides: str) -> "subprocess.Popen[str]":
     """A sweep in a process of its own: two short cells, then two long ones."""
-    options = ["sft.max_steps=2,60", "seed=1,2", "orchestration.runner=ray", *overrides]
+    options = ["sft.max_steps=2,150", "seed=1,2", "orchestration.runner=ray", *overrides]
     with log.open("w") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "flows", "run", "-m", "--json", *ALONE, *options],

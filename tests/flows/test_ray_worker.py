@@ -11,7 +11,6 @@ from flows.compose import compose_run
 from flows.workers.ray_cluster import RayWorkers, resources, worker_environment
 from flows.workers.ray_worker import settle, versions
 from flows.workspace import Workspace
-from tests.flows.servers import free_port
 
 SMOKE = ["experiment=smoke"]
 
@@ -63,11 +62,15 @@ def test_what_looks_like_a_secret_travels_apart_from_what_ray_writes_down(monkey
         ("versions", {"torch": "1.0"}, "and not 1.0 as here; install the same there"),
         ("versions", {"the code of the stages": "abc"}, "has the code of the stages "),
         ("files", ["/nowhere/runs"], "does not see /nowhere/runs; the project and runs_dir must be on a file system"),
-        ("servers", {"MLflow": f"http://127.0.0.1:{free_port()}"}, "does not reach MLflow at 127.0.0.1:"),
+        ("servers", {"MLflow": "http://127.0.0.1:{}"}, "does not reach MLflow at 127.0.0.1:"),
     ],
     ids=["version", "code", "files", "server"],
 )
-def test_a_worker_that_is_no_place_for_a_cell_says_why(place: dict[str, Any], what: str, wrong: Any, says: str):
+def test_a_worker_that_is_no_place_for_a_cell_says_why(
+    place: dict[str, Any], dead_port: int, what: str, wrong: Any, says: str
+):
+    if what == "servers":
+        wrong = {name: url.format(dead_port) for name, url in wrong.items()}
     problem = settle({**place, what: wrong})
     assert problem is not None and problem.startswith("the Ray node ") and says in problem
 

@@ -20,7 +20,6 @@ from stages.contract import Hardware
 from stages.export import export
 from tests.flows import registering
 from tests.flows.registering import REASONS, Killed, Night, killed_at, numbers, registry, tag, trained, whole
-from tests.flows.test_tracking import dead_server
 
 
 @pytest.fixture(scope="module")
@@ -321,8 +320,8 @@ def test_what_a_person_withdrew_does_not_ship_by_itself_again(shipped, capsys):
     assert numbers(shipped) == {"champion": 1, "anchor": 1}
 
 
-def test_an_outage_is_told_and_the_same_command_ships_later(runs_dir, monkeypatch):
-    uri = dead_server()
+def test_an_outage_is_told_and_the_same_command_ships_later(runs_dir, dead_port):
+    uri = f"http://127.0.0.1:{dead_port}"
     said = f"pipeline.gate: registry: cannot ask MLflow at {uri} what has shipped"
     with pytest.raises(UnreachableError, match=said):
         Night(runs_dir, "run/sft-a", tracking={"uri": uri})

@@ -15,6 +15,7 @@ from flows.fingerprint import digest
 from flows.references import find_run
 from flows.references import pipeline_records as records
 from flows.tracking import Tracker
+from tests.flows.prefect_states import prefect_states
 
 STEPS = ["reinforce_audit", "sft", "pairs", "preference", "reinforce_probe", "reinforce", "evaluate"]
 
@@ -91,20 +92,11 @@ def test_a_second_run_takes_everything_from_the_store(smoke, tmp_path, capsys):
     assert {name: step["store"] for name, step in again["steps"].items()} == {
         name: step["store"] for name, step in records(smoke)[0]["steps"].items()
     }
-    assert _prefect_states(again["prefect_run"]) == {(name, "Cached") for name in STEPS}
+    assert prefect_states(again) == ("Completed", dict.fromkeys(STEPS, "Cached"))
 
 
 def test_prefect_knows_each_step_as_a_task(smoke):
-    assert _prefect_states(records(smoke)[0]["prefect_run"]) == {(name, "Completed") for name in STEPS}
-
-
-def _prefect_states(flow_run: str) -> set[tuple[str, str]]:
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter
-
-    with get_client(sync_client=True) as client:
-        runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [flow_run]}))
-    return {(run.name, run.state.name) for run in runs}
+    assert prefect_states(records(smoke)[0]) == ("Completed", dict.fromkeys(STEPS, "Completed"))
 
 
 def test_a_damaged_entry_is_made_again_and_its_descendants_are_kept(smoke, tmp_path, prefect_server, capsys):

@@ -110,7 +110,7 @@ def test_a_due_run_is_skipped_and_a_process_that_is_killed_or_ended_goes_on(sche
         other.wait_for("Cancelled")
         os.kill(pid, signal.SIGKILL)
         night.wait_for("Resuming")
-        pid = night.freeze(project, rows=200)
+        pid = night.freeze(project, rows=100)
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGCONT)
         night.wait_for("AwaitingRetry")

@@ -14,7 +14,7 @@ from flows.cli import main
 from flows.liveness import is_alive
 from flows.sweeps.record import sweep_records
 from tests.flows.forking import Forker
-from tests.flows.sweeping import ALONE, Project
+from tests.flows.sweeping import ALONE, Project, two_cores
 from tests.flows.sweeping import project as project
 from tests.flows.test_together import eventually
 
@@ -73,6 +73,7 @@ def check_prefect(cells: list[dict]) -> None:
         assert client.read_flow_run(sweep).state.name == "Completed"
 
 
+@two_cores
 @pytest.mark.slow
 def test_what_cells_share_is_computed_once(project: Project):
     code, board, said = project.sweep(
@@ -106,7 +107,7 @@ class Sweeping:
     """A sweep in a process of its own: two short cells, then two long ones."""
 
     def __init__(self, forker: Forker, project: Project) -> None:
-        self.arguments = ["run", "-m", *ALONE, "sft.max_steps=2,60", "seed=1,2", "orchestration.max_workers=2"]
+        self.arguments = ["run", "-m", *ALONE, "sft.max_steps=2,150", "seed=1,2", "orchestration.max_workers=2"]
         self.log, self._project = project.folder / "log.txt", project
         self.handle = forker.start(self.arguments, self.log)
 
@@ -122,6 +123,7 @@ class Sweeping:
         eventually(there, 300)
 
 
+@two_cores
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "cancel"])
 def test_a_sweep_that_is_ended_ends_its_cells_and_goes_on_where_it_was(forker, project: Project, how: str, capsys):
@@ -150,6 +152,7 @@ def test_a_sweep_that_is_ended_ends_its_cells_and_goes_on_where_it_was(forker, p
         assert sum("goes on after step" in text for text in outputs) == 2
 
 
+@two_cores
 @pytest.mark.slow
 def test_a_process_that_is_killed_takes_no_cell_with_it(forker, project: Project):
     sweep = Sweeping(forker, project)

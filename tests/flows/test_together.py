@@ -109,7 +109,7 @@ def test_waiters_can_be_interrupted_and_one_takes_over_when_the_holder_dies(fork
         assert mlflow_status(run) == "KILLED"
 
     holder.handle.kill(signal.SIGKILL)
-    assert heir.halt_at_work() < 15  # a second on a quiet machine
+    assert heir.halt_at_work() < 60  # a second on a quiet machine
     assert holder.record["state"] == "interrupted"
     assert main(["cancel", holder.record["id"], "--runs-dir", str(runs_dir)]) == 2
     assert "its process is gone" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Tracking that cannot be had is one clear line, soon."""
 
-import socket
 import time
 
 import pytest
@@ -10,20 +9,14 @@ from conf.schema import TrackingConfig
 from flows.tracking import Tracker
 
 
-def dead_server() -> str:
-    """A URL at which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("uri", [dead_server(), "postgresql://host/name"], ids=["server", "database"])
-def test_what_cannot_be_used_is_refused_soon(uri, tmp_path):
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{}", "postgresql://host/name"], ids=["server", "database"])
+def test_what_cannot_be_used_is_refused_soon(uri, dead_port, tmp_path):
+    uri = uri.format(dead_port)
     started = time.monotonic()
     with pytest.raises(UserError, match=f"tracking.uri: cannot use MLflow at {uri}") as caught:
         Tracker(TrackingConfig(uri=uri), tmp_path)
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60  # MLflow by itself tries for minutes
 
 
 def test_half_a_database_of_a_killed_process_does_no_harm(tmp_path):

@@ -3,8 +3,10 @@
 import os
 import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,18 @@ from rewards.sandbox import Isolation, Limits, Outcome, Program, isolation, run
 NAMESPACES = isolation()
 LIMITS_ONLY = Isolation(False, "limits only, asked for by a test")
 ROOT = os.geteuid() == 0
-SMALL = Limits(timeout=20, cpu_seconds=20, memory_mb=128, file_mb=4, processes=12, output_kb=64)
+SMALL = Limits(timeout=60, cpu_seconds=20, memory_mb=128, file_mb=4, processes=12, output_kb=64)
 needs_namespaces = pytest.mark.skipif(not NAMESPACES.namespaces, reason=NAMESPACES.description)
+
+
+@pytest.fixture(autouse=True)
+def own_scratches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Scratch directories where nobody else has any; the sandbox's user may enter as it may enter /tmp."""
+    with tempfile.TemporaryDirectory(prefix="ratchet-test-") as folder:
+        os.chmod(folder, 0o711)
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 def python(within: Isolation) -> str:
@@ -47,7 +59,12 @@ def survivors(marker: str) -> list[str]:
 
 
 def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
+    """What this process has open, but for sockets: threads of other libraries open and close theirs at any time."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the listing's own
+            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return {each for each in found if "socket:" not in each}
 
 
 def children() -> list[int]:
@@ -65,10 +82,10 @@ def children() -> list[int]:
 
 
 def scratches() -> set[str]:
-    return {name for name in os.listdir("/tmp") if name.startswith("ratchet-sandbox-")}
+    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("ratchet-sandbox-")}
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -28,6 +28,7 @@ from tests.rewards.sandboxes import (
     survivors,
     wait_until,
 )
+from tests.rewards.sandboxes import own_scratches as own_scratches
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 
@@ -131,7 +132,7 @@ def test_environment_of_the_host_cannot_be_read(within: Isolation) -> None:
         env={**os.environ, "PYTHONPATH": os.getcwd(), "API_KEY": "hunter" + "2"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert "LANG=C.UTF-8" in host.stdout  # its own environment it does see
@@ -186,11 +187,11 @@ def test_symbolic_links_lead_nowhere(tmp_path: Path) -> None:
 
 def test_many_at_once_from_threads() -> None:
     """Each gets its own answer; the main thread plays no part."""
-    before, threads, others = descriptors(), threading.active_count(), children()
+    before, threads, others = descriptors(), set(threading.enumerate()), children()
     with ThreadPoolExecutor(6) as pool:
         outcomes = list(pool.map(lambda n: execute(f"import os\nopen('f', 'x')\nprint({n})"), range(12)))
     assert [outcome.stdout for outcome in outcomes] == [f"{n}\n" for n in range(12)]
-    assert (descriptors(), threading.active_count()) == (before, threads)
+    assert descriptors() <= before and set(threading.enumerate()) <= threads
     assert set(children()) <= set(others)
 
 

@@ -19,6 +19,7 @@ from tests.rewards.sandboxes import (
     LIMITS_ONLY,
     NAMESPACES,
     ROOT,
+    SMALL,
     children,
     descriptors,
     execute,
@@ -26,6 +27,7 @@ from tests.rewards.sandboxes import (
     scratches,
     survivors,
 )
+from tests.rewards.sandboxes import own_scratches as own_scratches
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
 
@@ -46,7 +48,7 @@ HOSTILE: dict[str, tuple[str, dict[str, float], Check]] = {
     ),
     "fork bomb that does not wait": (
         "import os\nwhile True:\n  try:\n    if os.fork(): os._exit(0)\n  except OSError: pass",
-        {"timeout": 1},
+        {},
         lambda it: it.status == 0,
     ),
     "as many processes as it can": (
@@ -159,9 +161,9 @@ def test_hostile_program(name: str, within: Isolation, table: list[str]) -> None
     assert check(outcome), outcome
     assert survivors(marker) == []
     assert set(children()) <= set(others)
-    assert descriptors() == before
+    assert descriptors() <= before
     assert scratches() == scratch
-    assert seconds < 25
+    assert seconds < limits.get("timeout", SMALL.timeout) + 20
 
 
 @pytest.mark.skipif(not ROOT, reason="all other tests are this one, without root")
@@ -174,19 +176,21 @@ def test_an_ordinary_user_is_protected_too() -> None:
         "import sys\nfrom rewards.sandbox import *\n"
         f"program = Program(command=[sys.executable, '-c', {HOSTILE['as many processes as it can'][0]!r}])\n"
         "for within in (isolation(), Isolation(False, '')):\n"
-        "    outcome = run(program, Limits(processes=12), within)\n    print(outcome.status, outcome.stdout.strip())\n"
+        "    outcome = run(program, Limits(timeout=60, processes=12), within)\n"
+        "    print(outcome.status, outcome.stdout.strip())\n"
         "    hog = Program(command=[sys.executable, '-c', 'x = bytearray(10**9)'])\n"
-        "    print('MemoryError' in run(hog, Limits(memory_mb=128), within).stderr)"
+        "    print('MemoryError' in run(hog, Limits(timeout=60, memory_mb=128), within).stderr)"
     )
+    nobody_else = 20_000 + os.getpid() % 40_000  # another test run's processes would count as this user's
     host = subprocess.run(
         [system, "-B", "-c", code],
-        user=54321,
-        group=54321,
+        user=nobody_else,
+        group=nobody_else,
         extra_groups=[],
         env={"PYTHONPATH": os.getcwd()},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     if "PermissionError" in host.stderr or "ModuleNotFoundError" in host.stderr:
         pytest.skip("the project is closed to other users")

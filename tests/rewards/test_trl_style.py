@@ -62,10 +62,10 @@ def test_only_the_sample_at_fault_fails(tmp_path: Path) -> None:
         "    if 'hang' in completions: time.sleep(60)\n"
         "    return [None if c == 'none' else float('nan') if c == 'nan' else 1 / len(c) for c in completions]\n"
     )
-    with trl_style(tmp_path, source, timeout=0.5) as rewards:
+    with trl_style(tmp_path, source, timeout=2) as rewards:
         scores = rewards.score_all(numbered("a", "", "ab", "die", "hang", "none", "nan", "abcd"))
     assert [score.values.get("mine") for score in scores] == [1, None, 0.5, None, None, None, None, 0.25]
-    reasons = ["ZeroDivisionError", "exited with status 1", "timed out after 0.5 s", "returned None", "not finite"]
+    reasons = ["ZeroDivisionError", "exited with status 1", "timed out after 2 s", "returned None", "not finite"]
     for index, reason in zip((1, 3, 4, 5, 6), reasons, strict=True):
         assert reason in scores[index].errors["mine"]
 
@@ -125,8 +125,9 @@ def test_a_function_that_makes_the_reward_function(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_functions_of_trl() -> None:
+def test_functions_of_trl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against what TRL's functions return when they are called directly; imports TRL in worker processes."""
+    monkeypatch.setattr("rewards.worker.START_LIMIT", 300.0)
     from trl.rewards import accuracy_reward, reasoning_accuracy_reward, think_format_reward
 
     texts = [r"<think>\n1\n</think>\n\boxed{2}", r"\boxed{2}", "<think>a", r"<think>b</think> it is $\frac{4}{2}$"]

