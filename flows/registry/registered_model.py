@@ -27,6 +27,8 @@ from stages.locks import locked
 
 _CHAMPION, _PREVIOUS, _ANCHOR = ALIASES
 _ABSENT = "RESOURCE_DOES_NOT_EXIST"
+_LONGEST = 5000
+"""Characters of a description that MLflow's databases keep; most refuse one more, which must not stop a rollback."""
 
 
 class Registry:
@@ -146,7 +148,8 @@ class Registry:
     def note(self, version: Version, line: str) -> None:
         """Add a line to what is said of a version."""
         present = self.version(version.number) or version
-        self.client.update_model_version(self.name, str(version.number), f"{present.description}\n\n{line}".strip())
+        text = _bounded(f"{present.description}\n\n{line}".strip())
+        self.client.update_model_version(self.name, str(version.number), text)
 
     def directory(self, version: Version) -> Path:
         """The directory from which a version loads with plain transformers; downloaded on first use.
@@ -210,6 +213,12 @@ class Registry:
         if self.uri.startswith("sqlite:///"):
             return Path(self.uri.removeprefix("sqlite:///")).with_name(f".registry-{name}.lock")
         return cache_dir() / "registry" / f".{name}.lock"
+
+
+def _bounded(text: str) -> str:
+    """A text without its middle, where it is too long: how it began, and what was added last."""
+    half = _LONGEST // 2 - 10
+    return text if len(text) <= _LONGEST else f"{text[:half]}\n\n...\n\n{text[-half:]}"
 
 
 def _or_none(get: Callable[[], Any]) -> Any:
