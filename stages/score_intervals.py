@@ -74,9 +74,10 @@ def winner(scores: Mapping[str, Sequence[float]], seed: int = 0) -> str | None:
         scores: By model, the scores of the same rows.
         seed: Of the bootstrap.
     """
-    *others, best = sorted(scores, key=lambda model: statistics.fmean(scores[model])) or [None]
-    if best is None or not others or len(scores[best]) < 2:
+    ranked = sorted(scores, key=lambda model: statistics.fmean(scores[model]))
+    if len(ranked) < 2 or len(scores[ranked[0]]) < 2:
         return None
+    *others, best = ranked
     leads = (differences(scores[other], scores[best]) for other in reversed(others))
     bounds = (interval(lead, confidence=CONFIDENCE, resamples=RESAMPLES, seed=seed) for lead in leads)
     return best if all(low > 0 for low, _ in bounds) else None

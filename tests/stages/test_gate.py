@@ -108,7 +108,7 @@ def _comparisons(folder: Path) -> list[dict[str, object]]:
 def test_rows_that_ask_the_same_are_no_further_evidence(
     tiny: ModelRef, trained: ModelRef, folder: Path, tmp_path: Path
 ) -> None:
-    """Four questions, each of them asked fifteen times: with white space of its own, so nothing is found by the file."""
+    """Four questions, each of them asked fifteen times, with ever more white space."""
     rows = [Row(prompt=f"{WORDS[row % 4]} {' ' * (row // 4)}?", reference="yes") for row in range(60)]
     path = write_rows(folder / "four.jsonl", rows)
     four = Suite(role=SuiteRole.task, rows=path, rewards=EXACT, max_new_tokens=4, id="four")
