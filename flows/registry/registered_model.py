@@ -121,9 +121,14 @@ class Registry:
         """
         found = self.aliases()
         if _PREVIOUS not in found:
-            only = f"{found[_CHAMPION]} is the first champion" if found else f"nothing has shipped as {self.name}"
+            only = f"{found[_CHAMPION]} is the first champion" if found else self._nothing()
             raise UserError(f"rollback: {only}, so there is none to go back to; `ratchet promote RUN` ships another")
         return found[_CHAMPION], found[_PREVIOUS]
+
+    def _nothing(self) -> str:
+        names = [] if self._is_new() else [model.name for model in self.client.search_registered_models()]
+        others = f" (--name tells which of: {', '.join(names)})" if names else ""
+        return f"nothing has shipped as {self.name}{others}"
 
     def rollback(self) -> Version:
         """Make the previous champion the champion again, and withdraw the present one; with the lock held.

@@ -321,6 +321,16 @@ def test_what_a_person_withdrew_does_not_ship_by_itself_again(shipped, capsys):
     assert numbers(shipped) == {"champion": 1, "anchor": 1}
 
 
+def test_a_store_id_ships_as_what_its_run_would_have(runs_dir, capsys):
+    run = Night(runs_dir, "run/sft-a", registry={"name": "adder"}).run()
+    run.record.update_step("gate", store="sft-a")
+    run.record.release()
+    said = person(runs_dir, capsys, "promote", "sft-a", "--reason", "x")[1]
+    assert said.startswith("version 1 of adder is the champion")
+    code, said = person(runs_dir, capsys, "rollback", "--reason", "x")
+    assert code == 2 and "nothing has shipped as ratchet (--name tells which of: adder), so there is none" in said
+
+
 def test_nor_under_another_gate(shipped, capsys):
     """What a person promoted, no gate has shipped; and a night whose gate looks at something else is another gate."""
     assert person(shipped, capsys, "promote", "sft-b", "--reason", "x")[0] == 0
