@@ -10,6 +10,9 @@ from conf.errors import ConfigError
 from conf.loader import load, unknown_key
 from conf.steps import ALIASES, BASE, STAGES, Step, leads_out, named_edge, step_settings
 
+NAME = re.compile(r"[\w-]+")
+"""What a step and a suite may be called: metrics bear their names, and MLflow refuses all of a batch with one other."""
+
 
 def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Step]:
     """Parse and check a pipeline; returns the steps in an order in which they can run.
@@ -33,7 +36,7 @@ def load_pipeline(values: Mapping[str, Any], sections: Mapping[str, Mapping[str,
 
 
 def _load_step(name: str, value: Any, steps: Mapping[str, Any]) -> Step:
-    if name in (BASE, *ALIASES) or any(character in name for character in "/.:"):
+    if name in (BASE, *ALIASES) or not NAME.fullmatch(name):
         raise ConfigError(f"pipeline.{name}: a step cannot be called that; use letters, digits, _ and -")
     if isinstance(value, Mapping) and dict(value) == {"skip": True}:
         raise ConfigError(unknown_key(name, [str(other) for other in steps if other != name], "pipeline"))
@@ -107,7 +110,7 @@ def _check_step(name: str, step: Step, steps: Mapping[str, Step]) -> None:
             raise ConfigError(f"pipeline.{name}: a {step.stage} step needs {need!r}")
 
 
-_NAME = re.compile(r"[\w./-]+")
+_MODEL_NAME = re.compile(r"[\w./-]+")
 
 
 def _check_model_names(name: str, step: Step) -> None:
@@ -117,7 +120,7 @@ def _check_model_names(name: str, step: Step) -> None:
             raise ConfigError(f"pipeline.{name}.{key}: is called {key} in the scores; leave its name out")
     for edge in (step.start, *step.models):
         called, what = named_edge(edge)
-        if ":" in edge and (not _NAME.fullmatch(called) or what in ALIASES or not leads_out(what)):
+        if ":" in edge and (not _MODEL_NAME.fullmatch(called) or what in ALIASES or not leads_out(what)):
             raise ConfigError(
                 f"pipeline.{name}: expected NAME:run/<id>, with NAME of letters, digits, _ . - and /; got {edge!r}"
             )

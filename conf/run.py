@@ -12,11 +12,11 @@ from conf.checks import ADDED, otherwise, with_success
 from conf.errors import ConfigError
 from conf.loader import dump, load
 from conf.measuring import GateConfig
-from conf.pipeline import load_pipeline
+from conf.pipeline import NAME, load_pipeline
 from conf.processes import check_processes
 from conf.reward_base import RewardConfig
 from conf.rewards import load_rewards
-from conf.schema import DataConfig, RatchetConfig, SuiteConfig, SuiteRole
+from conf.schema import DataConfig, RatchetConfig, Split, SuiteConfig, SuiteRole
 from conf.steps import STAGES, Step, step_settings
 from conf.sweep import with_budget
 from conf.training import ReinforceConfig
@@ -146,6 +146,8 @@ def _check_names(config: RunConfig) -> None:
     for name, suite_config in config.suites.items():
         if name in _MEASURES:
             raise ConfigError(f"suite.{name}: this name is a measure's ({', '.join(_MEASURES)}); choose another")
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"suite.{name}: becomes a metric's name; use letters, digits, _ and -")
         if suite_config.data is not None:
             _check_name(suite_config.data, config.data, f"suite.{name}.data", "data")
         for key in ("reward", "information"):
@@ -169,6 +171,12 @@ def _check_gates(config: RunConfig) -> None:
         roles = [config.suites[suite].role for suite in config.suite_names(step)]
         if SuiteRole.task not in roles:
             raise ConfigError(f"pipeline.{name}: a gate needs a suite with role: task, which must get better")
+        for suite in config.suite_names(step):
+            if (split := config.suites[suite].split) is not Split.gate:
+                raise ConfigError(
+                    f"suite.{suite}.split: step {name!r} (gate) decides from rows that no stage and no choice has "
+                    f"looked at, those of the gate split; got {split.name}"
+                )
         gate: GateConfig = config.settings[name]
         if gate.max_drift is not None and not (SuiteRole.general in roles and gate.drift_rows):
             raise ConfigError(

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from rewards.scoring import RewardSet
+from stages.apart import check_apart
 from stages.hardware import check_4bit, check_device
 from stages.preflight import PlannedStep, Sources, check_rows, check_sharding, check_trainers, check_vllm
 
@@ -31,6 +32,7 @@ def check_workspace(workspace: "Workspace", elsewhere: bool) -> None:
     sources = Sources({path: (name, sections[name].source) for name in files for path in files[name].values()})
     steps = [_planned(workspace, name) for name in workspace.config.steps]
     check_rows(steps, sources, workspace.base_dir)
+    check_apart(steps, sources)
     check_4bit(workspace.training_hardware)
     if not elsewhere:
         check_device(workspace.training_hardware)

@@ -68,7 +68,7 @@ def score_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
             "suite": score.suite,
             "model": score.model,
             "score": f"{score.mean:.3f}",
-            "stderr": f"{score.stderr:.3f}",
+            "stderr": "" if score.stderr is None else f"{score.stderr:.3f}",
             "rows": f"{score.rows:.0f}",
             "gain": _number(score.gain, "+"),
             **({"drift": _number(score.drift)} if drifted else {}),
@@ -80,6 +80,7 @@ def score_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
 class ModelScore(NamedTuple):
     """What an evaluate step says of one model on one suite: mean score, its standard error, number of rows.
 
+    One row has no standard error.
     `gain` is what the model's last training brought, and the standard error of that on the same rows; `drift` is the
     divergence from the original base (of the model, on the general prompts), and the standard error of that.
     """
@@ -88,7 +89,7 @@ class ModelScore(NamedTuple):
     suite: str
     model: str
     mean: float
-    stderr: float
+    stderr: float | None
     rows: float
     gain: tuple[float, float] | None = None
     drift: tuple[float, float] | None = None
@@ -100,11 +101,10 @@ def scores(record: Mapping[str, Any]) -> Iterator[ModelScore]:
         metrics = step["metrics"] if step["stage"] == "evaluate" else {}
         for name, value in metrics.items():
             suite, _, model = name.partition(".")
-            if f"rows.{suite}" in metrics and f"{name}.stderr" in metrics:
+            if f"tokens.{name}" in metrics:
+                error, rows = metrics.get(f"{name}.stderr"), metrics[f"rows.{suite}"]
                 beside = [_with_error(metrics, f"gain.{name}"), _with_error(metrics, f"drift.{model}")]
-                yield ModelScore(
-                    step_name, suite, model, value, metrics[f"{name}.stderr"], metrics[f"rows.{suite}"], *beside
-                )
+                yield ModelScore(step_name, suite, model, value, error, rows, *beside)
 
 
 def _with_error(metrics: Mapping[str, float], name: str) -> tuple[float, float] | None:

@@ -77,6 +77,12 @@ def pipeline_records(runs_dir: Path) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: str(record["started"]))
 
 
+def latest_with(runs_dir: Path, entry: Entry) -> dict[str, Any] | None:
+    """The record of the latest pipeline run that has a store entry; None where none has."""
+    records = reversed(pipeline_records(runs_dir))
+    return next((each for each in records if any(step["store"] == entry.id for step in each["steps"].values())), None)
+
+
 def _as_it_is(path: Path) -> dict[str, Any] | None:
     """One record; that of a run whose process died says that it was interrupted."""
     record = _read_record(path)

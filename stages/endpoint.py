@@ -78,19 +78,22 @@ class Endpoint:
                 "correct the address"
             ) from None
 
-    def answers(self, questions: Sequence[str], answered: Callable[[int], None]) -> list[str]:
+    def answers(
+        self, questions: Sequence[str], answered: Callable[[int], None], is_kept: Callable[[str], bool]
+    ) -> list[str]:
         """The answers, in order; those that are known are not asked for, and nothing more is once a question failed.
 
         Args:
             questions: What to ask.
             answered: Called with the number of answers so far; what it raises ends the work.
+            is_kept: Whether an answer is one to keep; any other is asked for again the next time.
 
         Raises:
             EndpointError: A question is not answered; EndpointAwayError where it may be later.
         """
         self._failure = None
         pool = ThreadPoolExecutor(self._config.concurrency)
-        futures = [pool.submit(self._answer, question) for question in questions]
+        futures = [pool.submit(self._answer, question, is_kept) for question in questions]
         found = []
         try:
             for future in futures:
@@ -102,9 +105,9 @@ class Endpoint:
             self._ended.clear()
         return found
 
-    def _answer(self, question: str) -> str:
+    def _answer(self, question: str, is_kept: Callable[[str], bool]) -> str:
         known = self._answers.get(question)
-        if known is not None:
+        if known is not None and is_kept(known):
             return known
         if self._failure is not None:
             raise self._failure
@@ -113,7 +116,8 @@ class Endpoint:
         except EndpointError as error:
             self._failure = error
             raise
-        self._answers.add(question, answer)
+        if is_kept(answer):
+            self._answers.add(question, answer)
         return answer
 
     def _ask(self, question: str) -> bytes:
@@ -134,7 +138,10 @@ class Endpoint:
                 said = f"{self._config.endpoint} does not answer: {_reason(error)}"
             if attempt + 1 == self._config.attempts or self._ended.wait(pause):
                 break
-        raise EndpointAwayError(f"{self._where}: {said} (attempt {attempt + 1} of {self._config.attempts})")
+        raise EndpointAwayError(
+            f"{self._where}: {said} (attempt {attempt + 1} of {self._config.attempts}); answers "
+            "so far are kept, and the same command asks for the others"
+        )
 
     def _request(self, body: bytes | None) -> urllib.request.Request:
         headers = {"Content-Type": "application/json", "User-Agent": "ratchet"}

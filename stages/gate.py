@@ -1,16 +1,18 @@
 """The gate: the start model ships when it does its task better than the baseline, and nothing that is guarded worse."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from conf.measuring import GateConfig
-from stages.contract import ModelRef, StageContext, StageResult
-from stages.decision import Decision, Rules, SuiteScores, decide
+from stages.contract import ModelRef, StageContext, StageResult, Suite
+from stages.decision import Decision, Rules, Scores, SuiteScores, decide
 from stages.evaluate import write_scores
 from stages.hardware import prepare
+from stages.rows import Row, read_rows
 from stages.scores import Scored, score_models
+from stages.splits import normalised_prompt
 from stages.table import table
 
 CANDIDATE = "candidate"
@@ -58,15 +60,43 @@ def compared(ctx: StageContext) -> dict[str, ModelRef]:
 
 def _suites(scored: Scored, models: dict[str, ModelRef], ctx: StageContext) -> Iterator[SuiteScores]:
     for name, suite in ctx.suites.items():
+        asked = questions(suite)
+        scores = {model: _by_question(scored.of(name, model), asked) for model in models}
+        if len(set(asked)) < len(asked):
+            ctx.say(f"{name}: {len(asked)} rows ask {len(set(asked))} questions; those that ask the same count as one")
         yield SuiteScores(
             name=name,
             role=suite.role,
             tolerance=suite.tolerance,
-            candidate=scored.of(name, CANDIDATE),
-            baseline=scored.of(name, "baseline"),
-            anchor=scored.of(name, "anchor") if "anchor" in models else None,
+            candidate=scores[CANDIDATE],
+            baseline=scores["baseline"],
+            anchor=scores.get("anchor"),
             noise=scored.noise.get(name, 0.0),
         )
+
+
+def questions(suite: Suite) -> list[str]:
+    """What every scored row of a suite asks: rows with the same one get the same reply, and are no further evidence.
+
+    Prompts are the same that are never divided by a split, under the same system message. What a task of lm-eval asks
+    is not all in its prompt; each of its rows is a question of its own.
+    """
+    rows = read_rows(suite.rows)[: suite.max_rows]
+    if suite.lm_eval:
+        return [str(number) for number in range(len(rows))]
+    return [json.dumps([normalised_prompt(row), *_system(row)]) for row in rows]
+
+
+def _system(row: Row) -> Iterator[str]:
+    return (message["content"] for message in row.conversation if message["role"] == "system")
+
+
+def _by_question(scores: Scores, asked: Sequence[str]) -> list[list[float]]:
+    """The scores of every question, as those of further samples of one row."""
+    found: dict[str, list[float]] = {}
+    for question, samples in zip(asked, scores, strict=True):
+        found.setdefault(question, []).extend(samples)
+    return list(found.values())
 
 
 def _gains(decision: Decision) -> dict[str, float]:

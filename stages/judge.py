@@ -88,7 +88,7 @@ def _compare(
             raise Interrupted(f"{name}: the judge was asked {count} of {len(questions)} questions")
 
     endpoint = Endpoint(f"suite.{name}.judge", config, ctx.scores or ctx.out_dir)
-    answers = endpoint.answers(questions, answered)
+    answers = endpoint.answers(questions, answered, lambda answer: bool(_VERDICT.search(answer)))
     for pair, first, second in zip(unlike, answers[::2], answers[1::2], strict=True):
         yield _verdict(name, config, pair, first, second)
 

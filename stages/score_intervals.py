@@ -66,15 +66,18 @@ def mean_interval(scores: Sequence[float], seed: int = 0) -> tuple[float, float]
 
 
 def winner(scores: Mapping[str, Sequence[float]], seed: int = 0) -> str | None:
-    """The model with the best mean, where the interval of its lead over the second lies above 0; else None.
+    """The model with the best mean, where the interval of its lead over every other lies above 0; else None.
+
+    That over the second is not enough: a third that answers quite differently may have a lower mean by chance.
 
     Args:
         scores: By model, the scores of the same rows.
         seed: Of the bootstrap.
     """
-    ranked = sorted(scores, key=lambda model: statistics.fmean(scores[model]))[-2:]
+    ranked = sorted(scores, key=lambda model: statistics.fmean(scores[model]))
     if len(ranked) < 2 or len(scores[ranked[0]]) < 2:
         return None
-    second, best = (scores[model] for model in ranked)
-    low, _ = interval(differences(second, best), confidence=CONFIDENCE, resamples=RESAMPLES, seed=seed)
-    return ranked[1] if low > 0 else None
+    *others, best = ranked
+    leads = (differences(scores[other], scores[best]) for other in reversed(others))
+    bounds = (interval(lead, confidence=CONFIDENCE, resamples=RESAMPLES, seed=seed) for lead in leads)
+    return best if all(low > 0 for low, _ in bounds) else None

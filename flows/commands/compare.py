@@ -1,7 +1,7 @@
 """`ratchet compare RUN RUN...`: models as rows, scored by the same rewards on the same prompts.
 
 For each what made it, its scores, and the last numbers of its training. The best score of a suite is marked where it is
-surely better than the next.
+surely better than all others.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         print(table([_cells(row, bench.suites, rows) for row in rows]))
         if any(best.values()):
-            print("\n* better than the next by more than chance: the 95% interval of the difference lies above 0")
+            print("\n* better than every other by more than chance: the 95% intervals of the differences lie above 0")
     return 0
 
 

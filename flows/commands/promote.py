@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from conf.hardware import HardwareConfig
 from conf.loader import load
 from conf.registry import RegistryConfig
 from conf.schema import TrackingConfig
-from flows.references import FoundRun, find_run
+from flows.references import FoundRun, find_run, latest_with
 from stages.hardware import resolve_hardware
 
 
@@ -24,6 +25,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError("--reason: is empty; say why, for whoever asks later")
     runs_dir = Path(arguments.runs_dir).resolve()
     found = find_run(runs_dir, arguments.run)
+    if found.record is None:  # a store id: the run that made it, or used it last, says where it would have shipped
+        found = replace(found, record=latest_with(runs_dir, found.entry))
     found.model()  # is it finished, and whole?
     tracking, registry = _sections(found, arguments)
 

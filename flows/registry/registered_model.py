@@ -27,6 +27,8 @@ from stages.locks import locked
 
 _CHAMPION, _PREVIOUS, _ANCHOR = ALIASES
 _ABSENT = "RESOURCE_DOES_NOT_EXIST"
+_LONGEST = 5000
+"""Characters of a description that MLflow's databases keep; most refuse one more, which must not stop a rollback."""
 
 
 class Registry:
@@ -119,9 +121,14 @@ class Registry:
         """
         found = self.aliases()
         if _PREVIOUS not in found:
-            only = f"{found[_CHAMPION]} is the first champion" if found else f"nothing has shipped as {self.name}"
+            only = f"{found[_CHAMPION]} is the first champion" if found else self._nothing()
             raise UserError(f"rollback: {only}, so there is none to go back to; `ratchet promote RUN` ships another")
         return found[_CHAMPION], found[_PREVIOUS]
+
+    def _nothing(self) -> str:
+        names = [] if self._is_new() else [model.name for model in self.client.search_registered_models()]
+        others = f" (--name tells which of: {', '.join(names)})" if names else ""
+        return f"nothing has shipped as {self.name}{others}"
 
     def rollback(self) -> Version:
         """Make the previous champion the champion again, and withdraw the present one; with the lock held.
@@ -146,7 +153,8 @@ class Registry:
     def note(self, version: Version, line: str) -> None:
         """Add a line to what is said of a version."""
         present = self.version(version.number) or version
-        self.client.update_model_version(self.name, str(version.number), f"{present.description}\n\n{line}".strip())
+        text = _bounded(f"{present.description}\n\n{line}".strip())
+        self.client.update_model_version(self.name, str(version.number), text)
 
     def directory(self, version: Version) -> Path:
         """The directory from which a version loads with plain transformers; downloaded on first use.
@@ -210,6 +218,12 @@ class Registry:
         if self.uri.startswith("sqlite:///"):
             return Path(self.uri.removeprefix("sqlite:///")).with_name(f".registry-{name}.lock")
         return cache_dir() / "registry" / f".{name}.lock"
+
+
+def _bounded(text: str) -> str:
+    """A text without its middle, where it is too long: how it began, and what was added last."""
+    half = _LONGEST // 2 - 10
+    return text if len(text) <= _LONGEST else f"{text[:half]}\n\n...\n\n{text[-half:]}"
 
 
 def _or_none(get: Callable[[], Any]) -> Any:

@@ -59,16 +59,19 @@ def ship(run: "PipelineRun", inputs: StepInputs, result: StageResult) -> StageRe
 def _ship(run: "PipelineRun", inputs: StepInputs, result: StageResult, registry: Registry) -> tuple[str, str]:
     """What has become of the verdict, and why, in words."""
     entry = run.workspace.entry(inputs)
-    made = next(iter(registry.tagged(ID, entry.id)), None)
-    if made and made.state == WITHDRAWN:
-        return "hold", f"{made} was withdrawn by a person; `ratchet promote` ships it again"
-    champion = registry.champion()
-    if made and made.state != CANDIDATE:
-        _record(run, inputs.name, made)
-        return "ship", f"{made} is the champion" if made == champion else f"{made} has shipped; now it is {champion}"
+    made, champion = next(iter(registry.tagged(ID, entry.id)), None), registry.champion()
     if champion and champion.tags.get(IDENTITY) == result.model.identity:
         _record(run, inputs.name, champion)
-        return "ship", f"{champion} is the champion, and has these weights"
+        return "ship", f"{champion} is the champion" + ("" if made == champion else ", and has these weights")
+    same = (each for each in registry.tagged(IDENTITY, result.model.identity) if each.state != CANDIDATE)
+    last = next(same, None)
+    if last and last.state == WITHDRAWN:
+        return "hold", f"{last} has these weights, and was withdrawn by a person; `ratchet promote` ships it again"
+    if made and made.state != CANDIDATE and champion is None:
+        return "hold", f"{made} has shipped, but somebody removed the alias since; `ratchet promote` ships it again"
+    if made and made.state != CANDIDATE:
+        _record(run, inputs.name, made)
+        return "ship", f"{made} has shipped; now it is {champion}"
     if refusal := _outdated(run, inputs, champion):
         return "inconclusive", refusal
     candidate, place = _candidate(run, inputs, result), run.workspace

@@ -10,7 +10,7 @@ from conf.measuring import EvaluateConfig
 from conf.run import RunConfig, load_run
 from conf.steps import ALIASES, BASE
 from flows.compose import compose_values
-from flows.references import find_pipeline, find_run, pipeline_records
+from flows.references import find_pipeline, find_run, latest_with
 from flows.store import Store
 from stages.identity import is_local
 
@@ -41,14 +41,7 @@ def record_of(runs_dir: Path, text: str) -> Mapping[str, Any] | None:
     if text == BASE or text in ALIASES or (is_reference(text) and not is_run(runs_dir, text)):
         return None
     run = find_run(runs_dir, text)
-    if run.record is not None:
-        return run.record
-    records = reversed(pipeline_records(runs_dir))
-    return next((each for each in records if run.entry.id in _entries(each)), None)
-
-
-def _entries(record: Mapping[str, Any]) -> list[str]:
-    return [step["store"] for step in record["steps"].values()]
+    return run.record if run.record is not None else latest_with(runs_dir, run.entry)
 
 
 def default_values(text: str, runs_dir: Path, config_dir: str | None) -> dict[str, Any]:

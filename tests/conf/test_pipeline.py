@@ -74,6 +74,7 @@ BAD = [
     ({"sft": {**FULL["sft"], "models": ["base"]}}, "pipeline.sft.models: a sft step takes no models"),
     ({"sft": {**FULL["sft"], "reward": "sums"}}, "pipeline.sft.reward: a sft step takes no reward"),
     ({"a:b": FULL["sft"]}, "pipeline.a:b: a step cannot be called that"),
+    ({"a, b?": FULL["sft"]}, "pipeline.a, b?: a step cannot be called that"),
     ({"evaluate": {**FULL["evaluate"], "baseline": "old:base"}}, "pipeline.evaluate.baseline: is called baseline in"),
     *(
         ({"evaluate": {**FULL["evaluate"], "models": [edge]}}, f"- and /; got {edge!r}")
@@ -167,3 +168,10 @@ def test_a_ceiling_of_drift_needs_prompts_to_measure_it_on():
 def test_a_suite_is_not_called_like_a_measure():
     with pytest.raises(ConfigError, match=r"suite.drift: this name is a measure's \(rows, gain, noise, drift"):
         gated(general="drift")
+
+
+@pytest.mark.parametrize("name", ["a.b", "a, b?", ""])
+def test_a_suite_is_called_what_a_metric_can_be(name):
+    with pytest.raises(ConfigError, match=r"suite\..*: becomes a metric's name; use letters, digits, _ and -"):
+        gated(general=name)
+    gated(general="gué-1")

@@ -161,4 +161,7 @@ def test_the_best_is_a_winner_only_by_more_than_chance():
     assert winner({"low": low, "high": high}) == "high"
     assert winner({"low": low, "close": close, "high": high}) is None
     assert winner({"high": high}) is None
+    nearly, apart = [*high[:90], *[0.0] * 10], [1.0] * 38 + [0.0] * 62
+    assert winner({"nearly": nearly, "high": high}) == "high"
+    assert winner({"apart": apart, "nearly": nearly, "high": high}) is None, "the third is not surely worse"
     assert winner({"one": [0.0], "other": [1.0]}) is None

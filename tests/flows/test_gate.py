@@ -105,6 +105,8 @@ def test_a_run_goes_as_well_as_its_worst_gate(verdicts, of_run):
     [
         ({"stage": "gate"}, {}, "a gate step needs 'baseline'"),
         ({"stage": "gate", "baseline": "base"}, {"role": "general"}, "needs a suite with role: task"),
+        ({"stage": "gate", "baseline": "base"}, {"split": "train"}, "suite.s.split: .* of the gate split; got train"),
+        ({"stage": "gate", "baseline": "base"}, {"split": "select"}, "no choice has looked at.*; got select"),
         ({"stage": "evaluate", "anchor": "base"}, {}, "a evaluate step takes no anchor"),
         ({"stage": "evaluate", "start": "nothing"}, {}, "there is no step 'nothing'"),
     ],

@@ -320,6 +320,41 @@ def test_what_a_person_withdrew_does_not_ship_by_itself_again(shipped, capsys):
     assert numbers(shipped) == {"champion": 1, "anchor": 1}
 
 
+def test_a_store_id_ships_as_what_its_run_would_have(runs_dir, capsys):
+    run = Night(runs_dir, "run/sft-a", registry={"name": "adder"}).run()
+    run.record.update_step("gate", store="sft-a")
+    run.record.release()
+    said = person(runs_dir, capsys, "promote", "sft-a", "--reason", "x")[1]
+    assert said.startswith("version 1 of adder is the champion")
+    code, said = person(runs_dir, capsys, "rollback", "--reason", "x")
+    assert code == 2 and "nothing has shipped as ratchet (--name tells which of: adder), so there is none" in said
+
+
+def test_nor_under_another_gate(shipped, capsys):
+    """What a person promoted, no gate has shipped; and a night whose gate looks at something else is another gate."""
+    assert person(shipped, capsys, "promote", "sft-b", "--reason", "x")[0] == 0
+    assert person(shipped, capsys, "rollback", "--reason", "it shouts")[0] == 0
+    for night in (Night(shipped, "run/sft-b"), Night(shipped, "run/sft-b", gate={"min_gain": 0.1})):
+        again = night.ship()
+        assert again.verdict == "hold" and "version 2 of ratchet has these weights, and was withdrawn" in again.report
+    assert numbers(shipped) == {"champion": 1, "anchor": 1}
+    assert ship(shipped, "a") == "ship: version 1 of ratchet is the champion"
+
+
+def test_a_champion_whose_alias_somebody_removed_is_not_said_to_be_there(shipped):
+    registry(shipped).client.delete_registered_model_alias("ratchet", "champion")
+    again = Night(shipped, "run/sft-a").ship()
+    assert again.verdict == "hold" and "somebody removed the alias since; `ratchet promote` ships" in again.report
+
+
+def test_however_often_it_was_noted_something_a_version_takes_another_note(shipped, capsys):
+    for number in range(3):
+        assert person(shipped, capsys, "promote", "sft-a", "--reason", f"{number} {'x' * 2400}")[0] == 0
+    described = registry(shipped).version(1).description
+    assert described.startswith("The gate 'gate' of ") and len(described) <= 5000  # more than most databases take
+    assert re.search(r": 2 x+ \(its gate \(gate-\w+\) said ship\)$", described)
+
+
 def test_an_outage_is_told_and_the_same_command_ships_later(runs_dir, dead_port):
     uri = f"http://127.0.0.1:{dead_port}"
     said = f"pipeline.gate: registry: cannot ask MLflow at {uri} what has shipped"

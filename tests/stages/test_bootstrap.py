@@ -111,6 +111,15 @@ def test_one_and_the_same_small_difference_everywhere_leaves_room_for_what_was_n
     assert 0.6 < low < high == 1.0
 
 
+@pytest.mark.parametrize("rows", [20, 300])
+def test_whatever_that_difference_is(rows: int) -> None:
+    unseen = lower_bound(pairs(0, 0, rows), 0.025)
+    for change in np.arange(-0.99, 1, 0.01):
+        same = differences([max(0, -change)] * rows, [max(0, change)] * rows)
+        # One row of -1 among them would take (1 + change) / rows off the mean; as many as may have been missed do.
+        assert lower_bound(same, 0.025) == pytest.approx(change + (1 + change) * unseen, abs=1e-4), change
+
+
 def test_scores_beyond_1_leave_room_for_differences_as_large() -> None:
     assert differences([-1.0, 0.0], [0.5, 3.0]).spread == 4
     assert found(differences([10.0] * 300, [10.0] * 300))[0] == pytest.approx(10 * found(pairs(0, 0, 300))[0])

@@ -11,7 +11,7 @@ from conf.rewards import load_rewards
 from conf.schema import SuiteRole
 from conf.training import SFTConfig
 from stages.contract import ModelRef, StageContext, Suite
-from stages.gate import run_gate
+from stages.gate import questions, run_gate
 from stages.rows import Row, write_rows
 from stages.sft import run_sft
 
@@ -103,3 +103,25 @@ def test_names_and_roles_do_not_make_scores_anew(
 def _comparisons(folder: Path) -> list[dict[str, object]]:
     comparisons: list[dict[str, object]] = json.loads((folder / "decision.json").read_text())["comparisons"]
     return comparisons
+
+
+def test_rows_that_ask_the_same_are_no_further_evidence(
+    tiny: ModelRef, trained: ModelRef, folder: Path, tmp_path: Path
+) -> None:
+    """Four questions, each of them asked fifteen times, with ever more white space."""
+    rows = [Row(prompt=f"{WORDS[row % 4]} {' ' * (row // 4)}?", reference="yes") for row in range(60)]
+    path = write_rows(folder / "four.jsonl", rows)
+    four = Suite(role=SuiteRole.task, rows=path, rewards=EXACT, max_new_tokens=4, id="four")
+    said: list[str] = []
+    ctx = replace(context(folder, tmp_path, {"task": four}, start=trained, baseline=tiny), say=said.append)
+    assert run_gate(GateConfig(), ctx).verdict == "inconclusive"
+    assert [each["rows"] for each in _comparisons(tmp_path)] == [4]
+    assert "task: 60 rows ask 4 questions; those that ask the same count as one" in said
+
+
+def test_one_prompt_under_many_system_messages_is_many_questions(folder: Path) -> None:
+    rows = [Row(prompt="yes?", system=f"You are {number}.") for number in range(3)]
+    rows += [Row(messages=[*row.conversation[:1], {"role": "user", "content": "yes?"}]) for row in rows]
+    suite = Suite(role=SuiteRole.task, rows=write_rows(folder / "systems.jsonl", rows), rewards=EXACT, max_rows=5)
+    asked = questions(suite)
+    assert len(asked) == 5 and len(set(asked)) == 3

@@ -195,7 +195,7 @@ def test_a_busy_endpoint_is_asked_again(judge: Judge, ctx: Any, tiny: ModelRef) 
     with pytest.raises(EndpointAwayError) as error:
         verdicts(ctx("down", replace(judge.config(attempts=3, concurrency=1), model="other")), tiny)
     assert "suite.open.judge: " in str(error.value) and "answered 503" in str(error.value)
-    assert "(attempt 3 of 3)" in str(error.value)
+    assert "(attempt 3 of 3); answers so far are kept, and the same command asks for" in str(error.value)
 
 
 def test_a_refusal_is_final_and_no_redirect_is_followed(judge: Judge, ctx: Any, tiny: ModelRef) -> None:
@@ -217,6 +217,8 @@ def test_an_answer_without_a_verdict(judge: Judge, ctx: Any, tiny: ModelRef) -> 
     rows = judged(unscored(), models_by_label(tiny), tolerant)
     assert [(row.model, row.row) for row in rows if row.errors] == [("sft", 0), ("start", 0)]
     assert all(row.score == 0.5 for row in rows if row.errors)
+    judge.rule = longer
+    assert verdicts(ctx("mended", judge.config()), tiny) == EXPECTED, "what was no verdict is not kept for one"
 
 
 def test_the_key_is_sent_and_never_said(

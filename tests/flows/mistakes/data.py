@@ -61,6 +61,13 @@ NEEDS = [
         says=["rows.jsonl, line 1: has no response"],
     ),
     override("no pair", "pipeline.preference.data=qa", says=["rows.jsonl, line 2: has no chosen", "data.qa.chosen"]),
+    override(
+        "a gate on what is learnt",
+        "+data.whole={source: rows.jsonl, prompt: question, reference: answer, held_out: 1}",
+        "+suite.whole={data: whole, reward: right, role: general}",
+        "+pipeline.gate={stage: gate, start: sft, baseline: base}",
+        says=["suite.whole: ", " rows ask what step 'sft' learns from, first rows.jsonl, line", "the same held_out"],
+    ),
     override("no reference", "data.qa.reference=null", says=["rows.jsonl, line 2: reward 'numeric'", "is missing"]),
     rows("odd reference", ROWS.replace('"118"', '"none"'), says=["rows.jsonl, line 60: reward 'numeric'", "'none'"]),
 ]
