@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -107,9 +108,32 @@ def overridden(overrides: Sequence[str]) -> list[str]:
 
     `reinforce={beta: 0.1, lora: {r: 4}}` names `reinforce.beta` and `reinforce.lora.r`.
     """
-    with clear_errors():
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return [key for each in parsed for key in _settings(each.key_or_group, each.value())]
+    return [key for each in parse(overrides) for key in _settings(each.key_or_group, each.value())]
+
+
+def parse(overrides: Sequence[str], where: str = "") -> list[Override]:
+    """Overrides as Hydra reads them.
+
+    Args:
+        overrides: As on a command line.
+        where: As for `clear_errors`.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
+    with clear_errors(where):
+        return OverridesParser.create().parse_overrides(list(overrides))
+
+
+def key_of(override: Override) -> str:
+    """The setting or the group that an override is about, with the package if it names one."""
+    return f"{override.key_or_group}@{override.package}" if override.package else override.key_or_group
+
+
+def quoted(key: str, value: str) -> str:
+    """An override that sets a text, whatever is in it; a plain path needs no quotes."""
+    plain = re.fullmatch(r"/[\w./-]*", value, re.ASCII)
+    return f"{key}={value if plain else QuotedString(value, Quote.single).with_quotes()}"
 
 
 def _settings(key: str, value: Any) -> list[str]:
@@ -164,7 +188,7 @@ def _explain(error: Exception, where: str) -> str:
     first_line = str(error).splitlines()[0]
     unknown = re.match(r"Could not override '([^']+)'", first_line)
     if unknown:
-        return _explain_unknown(unknown.group(1))
+        return _explain_unknown((full_key or unknown).group(1), unknown.group(1))
     if full_key and re.search(r"^Key '[^']+' not in", str(error), re.MULTILINE):
         return _explain_unknown(full_key.group(1))
     if re.match(r"In '([^']+)': Could not override '[^']+@", first_line):
@@ -179,6 +203,11 @@ def _explain(error: Exception, where: str) -> str:
     group = re.search(r"Could not load '([^']+)/([^'/]+)'", first_line)
     if group:
         return f"{group.group(1)}: there is no {group.group(2)!r}; available: {', '.join(_choices(group.group(1)))}"
+    if several := re.match(r"Ambiguous value for argument '(.+)'", first_line):
+        return (
+            f"{several[1]}: has several values; add -m to sweep over them (ratchet run), or write them as a list in "
+            "brackets, or as one text in quotes"
+        )
     if isinstance(error, OverrideParseException):
         return f"{error.override}: cannot be read as KEY=VALUE; close every quote and bracket, e.g. sft.max_steps=10"
     if isinstance(error, ValueError) and not re.search(r"\bgroup\b", first_line):
@@ -222,15 +251,26 @@ def _choices(group: str) -> list[str]:
     return sorted({path.stem for directory in directories for path in (directory / group).glob("*.yaml")})
 
 
-def _explain_unknown(key: str) -> str:
-    """Say which keys there are at the place where an unknown one was given."""
+def _explain_unknown(key: str, asked: str = "") -> str:
+    """Say which keys there are at the place where an unknown one was given.
+
+    Args:
+        key: The first part of what was asked for that is not known; it may be within a section given as a whole.
+        asked: The key of the override.
+    """
     parent, _, name = key.rpartition(".")
     schema = OmegaConf.structured(RatchetConfig)
     section = key.split(".")[0]
     if section not in schema:
         return unknown_key(section, [str(item) for item in schema])
     node: Any = OmegaConf.select(schema, parent) if parent else schema
-    if parent.split(".")[0] in ("data", "reward", "suite", "pipeline") or node is None:
-        return f"{key}: is not set, so there is nothing to override; write +{key}=... to add it"
+    if parent.split(".")[0] in ("data", "reward", "suite", "pipeline") or node is None or _is_open(node):
+        missing = max(key, asked, key=len)
+        return f"{missing}: is not set, so there is nothing to override; write +{missing}=... to add it"
     refused = getattr(OmegaConf.get_type(node), "refused", {})
     return unknown_key(name, [str(item) for item in node], parent, refused)
+
+
+def _is_open(node: Any) -> bool:
+    """Whether a part of the schema takes any key: what a library is told."""
+    return OmegaConf.get_type(node) is dict
