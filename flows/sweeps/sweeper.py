@@ -24,7 +24,9 @@ from hydra.types import RunMode
 from conf.errors import UserError
 from conf.sweep import Runner
 from flows.commands.run import command_line
-from flows.compose import clear_errors, key_of, parse, register, translate
+from flows.compose import key_of, parse, translate
+from flows.hydra_errors import clear_errors
+from flows.search_path import register
 from flows.sweeps.cells import Cell, open_cell
 from flows.workers.ray_cluster import check_ray
 from stages.contract import Interrupted
