@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,11 +49,11 @@ def _spawn(command: list[str], output: Path) -> int:
 
 def _how_to_follow(run_id: str, pid: int, runs_dir: Path, output: Path) -> str:
     default = Path(os.environ.get("RATCHET_RUNS_DIR", "runs")).resolve()
-    where = "" if runs_dir == default else f" --runs-dir {runs_dir}"
+    where = "" if runs_dir == default else f" --runs-dir {shlex.quote(str(runs_dir))}"
     lines = {
         f"ratchet status{where}": "how far it is",
         f"ratchet cancel {run_id}{where}": "ends it; the same command continues",
-        f"tail -f {output}": "what it says",
+        f"tail -f {shlex.quote(str(output))}": "what it says",
     }
     width = max(map(len, lines))
     followed = [f"  {command:{width}}  {meaning}" for command, meaning in lines.items()]

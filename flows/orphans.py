@@ -27,7 +27,9 @@ def resume_command(record: Mapping[str, Any]) -> str:
     command = list(record.get("command") or ["ratchet", "run", *record.get("overrides", [])])
     runs_dir = record.get("config", {}).get("runs_dir", "runs")
     if runs_dir != "runs" and not any(item.startswith("runs_dir=") for item in command):  # RATCHET_RUNS_DIR was set
-        command.insert(2, f"runs_dir={runs_dir}")
+        from flows.compose import quoted  # loads Hydra
+
+        command.insert(2, quoted("runs_dir", runs_dir))
     directory = record.get("directory", str(Path.cwd()))
     there = "" if directory == str(Path.cwd()) else f"cd {shlex.quote(directory)} && "
     return there + shlex.join(command)

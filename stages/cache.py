@@ -92,6 +92,11 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
+def is_free(directory: Path) -> bool:
+    """Whether a directory can be written as a new one: it is absent, or empty."""
+    return not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+
+
 def draft_name(path: Path) -> Path:
     """A free name beside a path, to write to and then rename; what `tempfile` makes only its owner can read."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")

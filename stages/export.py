@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from conf.errors import UserError
-from stages.cache import draft_name
+from stages.cache import draft_name, is_free
 from stages.contract import Hardware, ModelRef
 from stages.fold import load_folded
 from stages.models import original_tokenizer
@@ -49,7 +49,7 @@ def check_out(out: Path) -> None:
     Raises:
         UserError: It is neither.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not is_free(out):
         raise UserError(f"--out: {out} is there already and not an empty directory")
 
 

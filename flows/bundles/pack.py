@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from conf.errors import UserError
+from conf.vllm import VLLM_ADDRESS
 from flows.bundles.archive import Member
 from flows.bundles.edges import check_aliases
 from flows.bundles.places import EXPERIMENT, RUNS
@@ -25,6 +26,8 @@ from flows.workspace import Workspace
 from stages import embedded
 from stages.identity import is_local
 
+_STAYS = rf"^(tracking\.uri|orchestration)(\.|$)|\bvllm\.({'|'.join(VLLM_ADDRESS)})$"
+"""Settings that are for the other machine to say."""
 _LONGEST_SCANNED = 2**26
 _NOT_TEXT = (".safetensors", ".parquet", ".gguf")
 
@@ -151,7 +154,7 @@ def _record(
     values |= {
         "steps": steps,
         "config": portable.values,
-        "overrides": without(values["overrides"], "tracking.uri"),
+        "overrides": without(values["overrides"], _STAYS),
         "command": ["ratchet", "run", "experiment=bundled"],
         "directory": ".",
         "pid": None,

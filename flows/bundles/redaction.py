@@ -3,11 +3,12 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from conf.errors import UserError
+from flows.compose import overridden
 from flows.secrets import USER, is_secret_setting, secrets_of
 
 _BEFORE = r"(?:(?<![\w.~-])|(?<=\\[nrt]))"
@@ -88,6 +89,11 @@ def refuse_private(value: Any, key: str = "", free: bool = False) -> None:
         raise UserError(f"{key[:-1]}: names {value}, which another machine does not have; give a relative path")
 
 
-def without(overrides: Iterable[str], key: str) -> list[str]:
-    """Overrides of any key but one."""
-    return [override for override in overrides if override.lstrip("+").split("=")[0] != key]
+def without(overrides: Sequence[str], stays: str) -> list[str]:
+    """Overrides, without those that name a setting of this machine, also among others of a section.
+
+    Args:
+        overrides: As on a command line.
+        stays: A pattern of the settings that stay here.
+    """
+    return [text for text in overrides if not any(re.search(stays, key) for key in overridden([text]))]

@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _alive(runs_dir: Path, text: str) -> tuple[Path, dict[str, Any]]:
     folder, record = _found(runs_dir, text)
-    if record["state"] == "interrupted":
+    if record["state"] == "interrupted" and not record.get("imported"):
         raise UserError(f"{record['id']}: is interrupted, its process is gone; `{resume_command(record)}` continues it")
     if record["state"] != "running":
         raise UserError(f"{record['id']}: does not run, it is {record['state']}; `ratchet status` lists what runs")

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import zoneinfo
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from conf.errors import UserError
 from conf.loader import suggestion
 from flows.commands.run import checked
-from flows.compose import compose_run
+from flows.compose import compose_run, overridden, quoted
 from stages.table import table
 
 
@@ -78,11 +79,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 def _overrides(asked: list[str]) -> list[str]:
     """What was asked for, and the runs directory of this shell: a worker's may have none, or another one."""
-    from hydra.core.override_parser.types import Quote, QuotedString
-
     runs_dir = os.environ.get("RATCHET_RUNS_DIR")
-    if runs_dir and not any(item.lstrip("+").startswith("runs_dir=") for item in asked):
-        return [*asked, f"runs_dir={QuotedString(str(Path(runs_dir).resolve()), Quote.single).with_quotes()}"]
+    if runs_dir and "runs_dir" not in overridden(asked):
+        return [*asked, quoted("runs_dir", str(Path(runs_dir).resolve()))]
     return list(asked)
 
 
@@ -158,10 +157,10 @@ def _row(deployment: dict[str, Any]) -> dict[str, str]:
 def _how_to_go_on(deployment: dict[str, Any]) -> str:
     name, pool = deployment["name"], deployment["pool"]
     lines = {
-        f"prefect worker start --pool {pool}": "runs it; keep it going, here",
-        f"prefect deployment run posttrain/{name}": "runs it now",
+        f"prefect worker start --pool {shlex.quote(pool)}": "runs it; keep it going, here",
+        f"prefect deployment run {shlex.quote(f'posttrain/{name}')}": "runs it now",
         "ratchet deploy --list": "what is deployed",
-        f"ratchet deploy --remove {name}": "ends the schedule",
+        f"ratchet deploy --remove {shlex.quote(name)}": "ends the schedule",
     }
     width = max(map(len, lines))
     told = [f"  {command:{width}}  {meaning}" for command, meaning in lines.items()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from conf.errors import UserError
 from flows.bundles.importing import import_archive
 from flows.bundles.unpacking import unpack_archive
-from stages.cache import draft_name
+from stages.cache import draft_name, is_free
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def _unpack(path: Path, target: Path, as_json: bool) -> int:
 
     draft = draft_name(target.absolute())
     try:
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        if not is_free(target):
             raise UserError(f"--unpack: {target} is there already, and not empty; name a new directory")
         draft.parent.mkdir(parents=True, exist_ok=True)
         draft.mkdir()

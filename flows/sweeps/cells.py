@@ -10,7 +10,7 @@ from conf.loader import dump
 from conf.run import RunConfig, load_run
 from conf.sweep import Runner, unspent
 from flows.commands.run import checked, command_line
-from flows.compose import load_checked, to_plain
+from flows.compose import key_of, load_checked, parse, to_plain
 from flows.live_record import Parent
 from flows.store import Entry
 from flows.sweeps.select_scores import candidate_step
@@ -51,7 +51,8 @@ class Cell:
     @property
     def settings(self) -> dict[str, str]:
         """What the sweeper chose, by key."""
-        return dict(override.lstrip("+").split("=", 1) for override in self.chosen if "=" in override)
+        keys = map(key_of, parse(self.chosen))
+        return {key: text.partition("=")[2] for key, text in zip(keys, self.chosen, strict=True) if "=" in text}
 
     @property
     def unspent(self) -> str:
@@ -112,7 +113,7 @@ def open_cell(number: int, composed: Any, overrides: Sequence[str], fixed: Colle
 
 def chosen_of(overrides: Sequence[str], fixed: Collection[str]) -> list[str]:
     """The overrides of a job that the sweeper chose."""
-    return [override for override in overrides if override.partition("=")[0].lstrip("+~") not in fixed]
+    return [text for text, each in zip(overrides, parse(overrides), strict=True) if key_of(each) not in fixed]
 
 
 def gate_cell(number: int, winner: Cell) -> Cell:

@@ -74,6 +74,11 @@ class Group:
         return [cell for cell in self.cells if cell.score is not None]
 
     @property
+    def seeds(self) -> list[int]:
+        """Those of its cells with a score, each once: a cell that a sweeper repeats says nothing new."""
+        return list(_by_seed(self.cells))
+
+    @property
     def name(self) -> str:
         """Its settings in words."""
         return " ".join(f"{key}={value}" for key, value in self.settings.items()) or "the only setting"

@@ -38,7 +38,7 @@ def _settings(cell: CellResult) -> str:
 
 
 def _row(rank: int, group: Group, guards: Sequence[str]) -> dict[str, str]:
-    scored = group.scored
+    scored, asked = group.scored, len({cell.seed for cell in group.cells})
     interval = "" if group.low is None else f" ({group.low:.2f} to {group.high:.2f})"
     score = "" if group.mean is None else f"{group.mean:.3f}{interval}"
     kept = {name: [cell.guards[name] for cell in scored if name in cell.guards] for name in guards}
@@ -46,7 +46,7 @@ def _row(rank: int, group: Group, guards: Sequence[str]) -> dict[str, str]:
     return {
         "rank": str(rank),
         **group.settings,
-        "seeds": f"{len(scored)}/{len(group.cells)}" if len(scored) < len(group.cells) else str(len(scored)),
+        "seeds": f"{len(group.seeds)}/{asked}" if len(group.seeds) < asked else str(asked),
         "score": score,
         **{name: f"{statistics.fmean(values):.3f}" if values else "" for name, values in kept.items()},
         "kl": _number(group.average("kl")),
@@ -67,7 +67,7 @@ def leaderboard_values(found: Leaderboard) -> dict[str, Any]:
             "mean": group.mean,
             "low": group.low,
             "high": group.high,
-            "seeds": [cell.seed for cell in group.scored],
+            "seeds": group.seeds,
             "cells": [cell.number for cell in group.cells],
             "kl": group.average("kl"),
             "tokens": group.average("tokens"),

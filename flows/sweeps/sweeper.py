@@ -6,8 +6,10 @@ one. The first jobs are composed and checked before Prefect is loaded: a mistake
 
 import json
 import queue
+import re
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,14 +17,16 @@ from hydra import initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 
 from conf.errors import UserError
 from conf.sweep import Runner
 from flows.commands.run import command_line
-from flows.compose import clear_errors, register, translate
+from flows.compose import key_of, parse, translate
+from flows.hydra_errors import clear_errors
+from flows.search_path import register
 from flows.sweeps.cells import Cell, open_cell
 from flows.workers.ray_cluster import check_ray
 from stages.contract import Interrupted
@@ -83,6 +87,9 @@ class Jobs:
     Args:
         overrides: What was asked for on the command line.
 
+    Raises:
+        UserError: It sweeps over a key that decides nothing (see `_check_swept`).
+
     Attributes:
         given: The same, as Hydra takes it.
         fixed: The keys of those that are the same for all jobs.
@@ -91,9 +98,9 @@ class Jobs:
 
     def __init__(self, overrides: Sequence[str]) -> None:
         self.given = translate(overrides)
-        with clear_errors("-m: "):
-            parsed = OverridesParser.create().parse_overrides(self.given)
-        self.fixed = {each.key_or_group for each in parsed if not each.is_sweep_override()}
+        parsed = parse(self.given, "-m: ")
+        self.fixed = {key_of(each) for each in parsed if not each.is_sweep_override()}
+        _check_swept(parsed)
         self.optimises = False
         self._launched = False
         self._batches: queue.Queue[Batch | BaseException | None] = queue.Queue()
@@ -159,6 +166,22 @@ class Jobs:
             self._batches.put(error)
         else:
             self._batches.put(None)
+
+
+def _check_swept(parsed: Sequence[Override]) -> None:
+    """See that what is swept decides something, for every cell by itself.
+
+    Of a key given twice the last value counts in every job, so that cells would be called by values they do not have.
+
+    Raises:
+        UserError: Names the key.
+    """
+    given = Counter(map(key_of, parsed))
+    for key in (key_of(each) for each in parsed if each.is_sweep_override()):
+        if given[key] > 1:
+            raise UserError(f"{key}: is swept, and given {given[key]} times; give it once, e.g. {key}=VALUE,VALUE")
+        if re.match(r"(runs_dir|tracking|orchestration|sweep\.ship_winner)(\.|$)", key):
+            raise UserError(f"{key}: is the same for all cells of a sweep; give it one value")
 
 
 def _set_defaults() -> None:

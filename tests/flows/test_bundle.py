@@ -388,6 +388,36 @@ def test_who_runs_what_is_for_the_other_machine_to_say(here: Machine, key: str, 
     assert (section["vllm"]["mode"], section["vllm"]["server_port"]) == ("server", 8000)
 
 
+def test_what_was_asked_for_travels_without_what_is_of_this_machine(
+    here: Machine, values: Any, tmp_path: Path, capsys: Any
+) -> None:
+    of_this_machine = [
+        "tracking={required: false, uri: 'http://secretplace:5000'}",
+        "++tracking.uri=sqlite:////secretplace/x.db",
+        "orchestration.ray.address=secretplace:6379",
+        "+orchestration={ray: {address: 'secretplace:6379'}}",
+        "+pipeline.reinforce.set.vllm={mode: server, server_host: secretplace}",
+    ]
+    (path,) = here.folder.glob("runs/pipelines/*/pipeline.json")
+    record = json.loads(path.read_text())
+    record["overrides"] = ["experiment=smoke", *of_this_machine, "tracking.required=false", "~pipeline.pairs"]
+    write_json(path, record)
+    assert here.ratchet("bundle", "latest", "--out", "y.tar.zst") == 0
+    _, members = contents(here.folder / "y.tar.zst", tmp_path / "contents")
+    assert not [name for name, member in members.items() if b"secretplace" in bytes(member.content)]
+    (saved,) = (json.loads(member.content) for name, member in members.items() if name.endswith("pipeline.json"))
+    assert saved["overrides"] == ["experiment=smoke", "tracking.required=false", "~pipeline.pairs"]
+
+
+def test_what_was_interrupted_there_is_not_said_to_go_on_here(bundle: Path, elsewhere: Machine, capsys: Any) -> None:
+    assert elsewhere.ratchet("import", str(bundle)) == 0
+    (path,) = elsewhere.folder.glob("runs/pipelines/*/pipeline.json")
+    write_json(path, {**json.loads(path.read_text()), "state": "interrupted"})
+    assert elsewhere.ratchet("cancel", "latest") == 2
+    said = capsys.readouterr().err
+    assert "does not run, it is interrupted" in said and "continues it" not in said
+
+
 FOR_GPUS = {
     "vllm": ["reinforce.vllm.mode=colocate"],
     "bitsandbytes": ["hardware.load_in_4bit=true"],

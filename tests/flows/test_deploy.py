@@ -1,6 +1,7 @@
 """`ratchet deploy` without a worker: what is refused, what stands on the server, and what a run may ask for."""
 
 import json
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,15 @@ def test_what_is_deployed_is_listed_changed_and_removed(project, monkeypatch, ca
     assert json.loads(capsys.readouterr().out) == [] and not list(place.iterdir())
     with get_client(sync_client=True) as client:
         assert not [rule for rule in client.read_automations() if rule.name.startswith("ratchet small: ")]
+
+
+def test_what_to_do_next_can_be_pasted(project, capsys):
+    assert main([*NIGHT, "--name", "every night"]) == 0
+    told = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    assert ["prefect", "deployment", "run", "posttrain/every night", "runs", "it", "now"] in told
+    (removal,) = [words[:4] for words in told if "--remove" in words]
+    assert main(removal[1:]) == 0
+    assert "every night: removed" in capsys.readouterr().out
 
 
 def test_a_deployment_of_another_project_is_not_replaced_without_a_word(project, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 
 from flows.sweeps.cells import Cell
 from flows.sweeps.leaderboard import CellResult, leaderboard, settings_of
-from flows.sweeps.leaderboard_files import leaderboard_text, write_leaderboard
+from flows.sweeps.leaderboard_files import leaderboard_text, leaderboard_values, write_leaderboard
 from flows.sweeps.report import write_report
 
 
@@ -53,6 +53,12 @@ def test_the_best_is_named_only_where_it_cannot_be_chance():
     assert leaderboard(two).winner is None and "(rows and 2 seeds; a third would make" in leaderboard(two).why
     three = [*two, *(cell(1, beta, "4", 3, 40) for beta in ("0.02", "0.1"))]
     assert leaderboard(three).winner is None and leaderboard(three).why.endswith("(rows and 3 seeds)")
+
+
+def test_a_cell_that_is_repeated_is_one_seed():
+    found = leaderboard([cell(number, "0.02", "4", seed, 40) for number, seed in enumerate((1, 1, 2, 1), 1)])
+    assert leaderboard_text(found).splitlines()[2].split()[3] == "2"
+    assert leaderboard_values(found)["groups"][0]["seeds"] == [1, 2]
 
 
 def test_what_cannot_be_compared_has_no_winner():
@@ -128,10 +134,10 @@ def test_a_setting_that_some_cells_leave_alone_has_its_place_in_the_heat_map(tmp
 
 def test_settings_are_what_cells_do_not_have_in_common():
     cells = [
-        Cell(number=1, overrides=[], chosen=["sft.lr=1", "+new.key=a=b", "seed=1", "same=3"]),
+        Cell(number=1, overrides=[], chosen=["sft.lr=1", "+new.key='a=b'", "seed=1", "same=3"]),
         Cell(number=2, overrides=[], chosen=["sft.lr=2", "+new.key=c", "seed=2", "same=3"]),
     ]
-    assert settings_of(cells) == [{"sft.lr": "1", "new.key": "a=b"}, {"sft.lr": "2", "new.key": "c"}]
+    assert settings_of(cells) == [{"sft.lr": "1", "new.key": "'a=b'"}, {"sft.lr": "2", "new.key": "c"}]
 
 
 @pytest.mark.parametrize("scores", [(0.9, 0.1)])

@@ -1,12 +1,14 @@
 """Being asked to end, being alive, and being continued: the parts of it that need no run."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from flows.compose import compose_values
 from flows.liveness import hold, is_alive
 from flows.orphans import interrupted, resume_command
 from flows.stop import CANCEL, Stopped, StopRequest
@@ -76,3 +78,6 @@ def test_the_command_that_continues_can_be_pasted(tmp_path, monkeypatch):
     record["config"] = {"runs_dir": "/other"}  # by RATCHET_RUNS_DIR
     there = "cd '/my data' && ratchet probe runs_dir=/other experiment=demo --start base"
     assert resume_command(record) == there
+    record["config"] = {"runs_dir": "/other (1), it's"}
+    _, asked = shlex.split(resume_command(record).partition(" && ")[2])[1:3]
+    assert compose_values([asked])["runs_dir"] == "/other (1), it's"

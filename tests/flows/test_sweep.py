@@ -229,6 +229,13 @@ REFUSED = {
         "hydra/sweeper: GridSampler only supports discrete distributions.\n",
     ),
     "storage": ([OPTUNA, "seed=1,2", "hydra.sweeper.storage=sqlite:////nonexistent/x.db"], "hydra/sweeper: "),
+    "twice": (
+        ["reinforce.beta=0.1", "++reinforce.beta=0.02,0.1"],
+        "reinforce.beta: is swept, and given 2 times; give it once",
+    ),
+    "twice swept": (["seed=1,2", "seed=3,4"], "seed: is swept, and given 2 times"),
+    "place": (["runs_dir=x,y"], "runs_dir: is the same for all cells of a sweep; give it one value"),
+    "workers": (["orchestration.max_workers=1,2"], "orchestration.max_workers: is the same for all cells of a sweep"),
     "step": (["seed=range(1,3,0)"], "range() arg 3 must not be zero"),
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import ConfigError
 from flows.compose import compose_run
-from flows.sweeps.cells import Ahead, Cell
+from flows.sweeps.cells import Ahead, Cell, chosen_of
 from flows.sweeps.run import exit_code
 from flows.workspace import Workspace
 from tests.flows.sweeping import ALONE, Project
@@ -34,6 +34,14 @@ def test_a_cell_knows_what_it_leaves_of_its_budget(tmp_path, monkeypatch, capsys
     Project(tmp_path, capsys)
     config = compose_run(["experiment=asked", "sweep.budget.completions=40"])  # a step takes 4 x 4
     assert Cell(number=1, overrides=[], chosen=[], config=config).unspent == "8 completions of 'reinforce'"
+
+
+def test_what_a_sweeper_chose_is_told_by_key_and_package():
+    overrides = ["seed=1", "+data@data.more=qa", "+data@data.other=qa", "++sft={lora: {r: 2}}", "~pipeline.pairs"]
+    chosen = chosen_of(overrides, {"seed", "data@data.other"})
+    assert chosen == ["+data@data.more=qa", "++sft={lora: {r: 2}}", "~pipeline.pairs"]
+    settings = Cell(number=1, overrides=overrides, chosen=chosen).settings
+    assert settings == {"data@data.more": "qa", "sft": "{lora: {r: 2}}"}
 
 
 STEPS = [

@@ -200,6 +200,8 @@ def test_the_names_are_those_of_the_installed_trl() -> None:
         ({"max_divergence": 1.0}, "vllm.max_divergence: needs to know where vLLM runs: mode: colocate or server"),
         ({"mode": "colocate", "server_port": 1}, "vllm.server_port: is of mode: server"),
         ({"mode": "server", "tensor_parallel_size": 2}, "vllm.tensor_parallel_size: is of mode: colocate"),
+        ({"mode": "server", "server_base_url": "gpu1:8000"}, "server_base_url: expected http://HOST:PORT, got 'gpu1"),
+        ({"mode": "server", "server_base_url": "http://gpu1:x"}, "server_base_url: expected http://HOST:PORT, got"),
         ({"mode": "server", "temperature": 1.0}, "vllm.temperature: is reinforce.temperature"),
         ({"mode": "server", "top_p": 0.9}, "vllm.top_p: the policy itself is sampled"),
         ({"mode": "server", "max_divergence": 0.0}, "vllm.max_divergence: must be above 0"),

@@ -6,6 +6,20 @@ VALUES = [
     override("unknown key", "reinforce.betta=1", says=["reinforce.betta: unknown key; did you mean 'beta'?"]),
     override("unknown section", "stf.max_steps=1", says=["stf: unknown key; did you mean 'sft'?"]),
     override("TRL's name", "reinforce.num_generations=4", says=["num_generations: unknown key", "'group_size'"]),
+    override(
+        "unknown key of a section", "sft={lora: {rank: 4}}", says=["sft.lora.rank: unknown key; allowed: alpha, "]
+    ),
+    override(
+        "section that takes any key",
+        "sft.trainer={adam_beta1: 0.8}",
+        says=["sft.trainer.adam_beta1: is not set, so there is nothing to override; write +sft.trainer.adam_beta1="],
+    ),
+    override(
+        "key of what takes any",
+        "model.chat_template_kwargs.enable_thinking=false",
+        says=["model.chat_template_kwargs.enable_thinking: is not set", "write +model.chat_template_kwargs.enable_"],
+    ),
+    override("values without -m", "seed=1,2", says=["seed=1,2: has several values; add -m to sweep over them"]),
     override("text for a number", "reinforce.beta=high", says=["reinforce.beta: expected a number, got 'high'"]),
     override("fraction for a count", "sft.batch_size=1.5", says=["sft.batch_size: expected a whole number, got '1.5'"]),
     override(
