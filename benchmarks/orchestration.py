@@ -2,8 +2,8 @@
 
 Without a run: a pipeline of which everything is cached, against an empty Prefect flow; one fresh process after another
 (flow, pipeline, flow, ...), each with a temporary server of its own. With a run (`latest`, say, after
-`ratchet run experiment=demo`, of which nothing was cached): what the flow added to its steps, and what every training step
-took beyond its training loop to load, prove, fold and answer, both as a share of the whole.
+`ratchet run experiment=demo`, of which nothing was cached): what the flow added to its steps, and what every training
+step took beyond its training loop to load, prove, fold and answer, both as a share of the whole.
 """
 
 import argparse
