@@ -18,8 +18,9 @@ from conf.schema import RatchetConfig
 from conf.textfile import read_text
 from flows.search_path import UserDirectory
 
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
-"""What composing raises: beside Hydra's own, for broken YAML, for `pipeline=3`, and for a file that includes itself."""
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError)
+"""What composing raises: beside Hydra's own, for broken YAML, for `pipeline=3`, for `suite=[3]`, and for a file that
+includes itself."""
 
 
 @contextmanager
@@ -71,7 +72,12 @@ def _explain(error: Exception, where: str) -> str:
             "brackets, or as one text in quotes"
         )
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: cannot be read as KEY=VALUE; close every quote and bracket, e.g. sft.max_steps=10"
+        return (
+            f"{error.override}: cannot be read as KEY=VALUE, e.g. sft.max_steps=10; close every quote and bracket, and "
+            "put a text with other signs, or letters with accents, in quotes of its own: KEY='TEXT'"
+        )
+    if isinstance(error, TypeError):
+        return "a group takes names of its files; put one that reads as a number in quotes of its own, e.g. suite=['3']"
     if isinstance(error, ValueError) and not re.search(r"\bgroup\b", first_line):
         return f"{where}{first_line}"
     if isinstance(error, ValueError):

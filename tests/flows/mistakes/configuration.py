@@ -45,7 +45,11 @@ VALUES = [
         says=["cannot divide the 8 ", "batch_size 8 x ", "set hardware.num_processes=2"],
     ),
     override("no accelerate config", "hardware.accelerate_config=no.yaml", says=["no.yaml", "cannot be read: No such"]),
-    override("open quote", "name='mine", says=["name='mine: cannot be read as KEY=VALUE; close every quote"]),
+    override("open quote", "name='mine", says=["name='mine: cannot be read as KEY=VALUE", "close every quote"]),
+    override("accents without quotes", "name=café", says=["name=café: cannot", "in quotes of its own: KEY='TEXT'"]),
+    override(
+        "a group's member that is a number", "suite=[3]", says=["a group takes names of its files", "suite=['3']"]
+    ),
     override("vLLM's name", "reinforce.vllm.gpu_memory=1", says=["reinforce.vllm.gpu_memory: unknown key; did you"]),
     override("twice said", "reinforce.vllm.temperature=1", says=["vllm.temperature: is reinforce.temperature"]),
     override(
