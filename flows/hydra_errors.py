@@ -76,7 +76,7 @@ def _explain(error: Exception, where: str) -> str:
             f"{error.override}: cannot be read as KEY=VALUE, e.g. sft.max_steps=10; close every quote and bracket, and "
             "put a text with other signs, or letters with accents, in quotes of its own: KEY='TEXT'"
         )
-    if isinstance(error, TypeError):
+    if isinstance(error, TypeError) and "iterable" in first_line:
         return "a group takes names of its files; put one that reads as a number in quotes of its own, e.g. suite=['3']"
     if isinstance(error, ValueError) and not re.search(r"\bgroup\b", first_line):
         return f"{where}{first_line}"
