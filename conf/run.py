@@ -171,13 +171,14 @@ def _check_gates(config: RunConfig) -> None:
         roles = [config.suites[suite].role for suite in config.suite_names(step)]
         if SuiteRole.task not in roles:
             raise ConfigError(f"pipeline.{name}: a gate needs a suite with role: task, which must get better")
-        for suite in config.suite_names(step):
-            if (split := config.suites[suite].split) is not Split.gate:
-                raise ConfigError(
-                    f"suite.{suite}.split: step {name!r} (gate) decides from rows that no stage and no choice has "
-                    f"looked at, those of the gate split; got {split.name}"
-                )
         gate: GateConfig = config.settings[name]
+        unseen = {Split.gate} if gate.register else {Split.gate, Split.select}
+        for suite in config.suite_names(step):
+            if (split := config.suites[suite].split) not in unseen:
+                raise ConfigError(
+                    f"suite.{suite}.split: got {split.name}; step {name!r} (gate) decides from rows that no stage and no "
+                    "choice has looked at, those of the gate split (or select, for a gate that registers nothing)"
+                )
         if gate.max_drift is not None and not (SuiteRole.general in roles and gate.drift_rows):
             raise ConfigError(
                 f"pipeline.{name}: gate.max_drift needs a suite with role: general, on whose prompts drift is measured "

@@ -100,19 +100,31 @@ def test_a_run_goes_as_well_as_its_worst_gate(verdicts, of_run):
     assert worst(verdicts) == of_run
 
 
+REGISTERING = {"stage": "gate", "baseline": "base", "set": {"register": True}}
+
+
 @pytest.mark.parametrize(
     ("step", "suites", "message"),
     [
         ({"stage": "gate"}, {}, "a gate step needs 'baseline'"),
         ({"stage": "gate", "baseline": "base"}, {"role": "general"}, "needs a suite with role: task"),
-        ({"stage": "gate", "baseline": "base"}, {"split": "train"}, "suite.s.split: .* of the gate split; got train"),
-        ({"stage": "gate", "baseline": "base"}, {"split": "select"}, "no choice has looked at.*; got select"),
+        ({"stage": "gate", "baseline": "base"}, {"split": "train"}, "suite.s.split: got train; .* of the gate split"),
+        (REGISTERING, {"split": "select"}, "got select; .* no choice has looked at"),
         ({"stage": "evaluate", "anchor": "base"}, {}, "a evaluate step takes no anchor"),
         ({"stage": "evaluate", "start": "nothing"}, {}, "there is no step 'nothing'"),
     ],
 )
 def test_a_gate_that_cannot_decide_is_refused(step, suites, message):
-    suite = {"data": "d", "reward": "r", **suites}
-    values = {"pipeline": {"g": step}, "suite": {"s": suite}, "data": {"d": {"source": "d.csv"}}}
     with pytest.raises(ConfigError, match=message):
-        load_run({**values, "reward": {"r": {"exact": {"type": "exact"}}}})
+        one_step(step, suites)
+
+
+def test_a_gate_that_registers_nothing_may_look_at_what_choices_look_at():
+    one_step({"stage": "gate", "baseline": "base"}, {"split": "select"})
+
+
+def one_step(step, suite):
+    """A pipeline of one step, with one suite."""
+    values = {"pipeline": {"g": step}, "suite": {"s": {"data": "d", "reward": "r", **suite}}}
+    rest = {"data": {"d": {"source": "d.csv"}}, "reward": {"r": {"exact": {"type": "exact"}}}}
+    return load_run({**values, **rest})
