@@ -176,8 +176,8 @@ def _check_gates(config: RunConfig) -> None:
         for suite in config.suite_names(step):
             if (split := config.suites[suite].split) not in unseen:
                 raise ConfigError(
-                    f"suite.{suite}.split: got {split.name}; step {name!r} (gate) decides from rows that no stage and no "
-                    "choice has looked at, those of the gate split (or select, for a gate that registers nothing)"
+                    f"suite.{suite}.split: got {split.name}; step {name!r} (gate) decides from rows that no stage and "
+                    "no choice has looked at, those of the gate split (or select, for a gate that registers nothing)"
                 )
         if gate.max_drift is not None and not (SuiteRole.general in roles and gate.drift_rows):
             raise ConfigError(
