@@ -33,6 +33,7 @@ class Cell:
         config: What the cell runs: the same without the gates at the end, which are for the winner.
         candidate: The step whose model is scored.
         error: Why it cannot run.
+        shipping: Whether it does what another did, for its gates at the end.
     """
 
     number: int
@@ -42,11 +43,12 @@ class Cell:
     config: RunConfig | None = None
     candidate: str | None = None
     error: str = ""
+    shipping: bool = False
 
     @property
     def label(self) -> str:
         """For people to read."""
-        return f"cell {self.number}  {' '.join(self.chosen)}".rstrip()
+        return f"cell {self.number}  {' '.join([*self.chosen, *(['to the gate'] if self.shipping else [])])}".rstrip()
 
     @property
     def settings(self) -> dict[str, str]:
@@ -125,9 +127,10 @@ def gate_cell(number: int, winner: Cell) -> Cell:
     return Cell(
         number=number,
         overrides=[*overrides, *(f"++pipeline.{name}.set.register=true" for name in names)],
-        chosen=[*winner.chosen, "to the gate"],
+        chosen=winner.chosen,
         whole=config,
         config=config,
+        shipping=True,
     )
 
 
