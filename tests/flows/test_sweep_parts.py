@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import ConfigError
 from flows.compose import compose_run
-from flows.sweeps.cells import Ahead, Cell, chosen_of
+from flows.sweeps.cells import Ahead, Cell, chosen_of, gate_cell
 from flows.sweeps.run import exit_code
 from flows.workspace import Workspace
 from tests.flows.sweeping import ALONE, Project
@@ -42,6 +42,14 @@ def test_what_a_sweeper_chose_is_told_by_key_and_package():
     assert chosen == ["+data@data.more=qa", "++sft={lora: {r: 2}}", "~pipeline.pairs"]
     settings = Cell(number=1, overrides=overrides, chosen=chosen).settings
     assert settings == {"data@data.more": "qa", "sft": "{lora: {r: 2}}"}
+
+
+def test_the_winners_cell_at_the_gate_is_called_by_its_settings():
+    asked = ["experiment=ship", "reinforce.beta=0.1"]
+    winner = Cell(number=1, overrides=[*asked, "~pipeline.gate"], chosen=asked[1:], whole=compose_run(asked))
+    cell = gate_cell(5, winner)
+    assert cell.label == "cell 5  reinforce.beta=0.1 to the gate" and cell.settings == {"reinforce.beta": "0.1"}
+    assert cell.overrides == [*asked, "++pipeline.gate.set.register=true"]
 
 
 STEPS = [
