@@ -25,7 +25,7 @@ def run_audit(cfg: AuditConfig, ctx: StageContext) -> StageResult:
     Raises:
         RewardError: A reward fails on a completion.
     """
-    rows = read_rows(ctx.data["train"])[: cfg.max_rows]
+    rows = read_rows(ctx.data["train"], cfg.max_rows)
     found = audit_rows(rows, ctx.rewards, cfg, None, lambda done, total: ctx.progress("audit", done, total))
     path = ctx.out_dir / "audit.json"
     path.write_text(json.dumps(plain(found), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -136,7 +136,7 @@ def drift_rows(suites: Mapping[str, Suite], limit: int) -> dict[str, list[Row]]:
     chosen: dict[str, list[Row]] = {}
     for name, suite in suites.items():
         if suite.role is SuiteRole.general and limit > 0:
-            chosen[name] = read_rows(suite.rows)[: suite.max_rows][:limit]
+            chosen[name] = read_rows(suite.rows, suite.max_rows)[:limit]
             limit -= len(chosen[name])
     return {name: rows for name, rows in chosen.items() if rows}
 

@@ -81,7 +81,7 @@ def questions(suite: Suite) -> list[str]:
     Prompts are the same that are never divided by a split, under the same system message. What a task of lm-eval asks
     is not all in its prompt; each of its rows is a question of its own.
     """
-    rows = read_rows(suite.rows)[: suite.max_rows]
+    rows = read_rows(suite.rows, suite.max_rows)
     if suite.lm_eval:
         return [str(number) for number in range(len(rows))]
     return [json.dumps([normalised_prompt(row), *_system(row)]) for row in rows]

@@ -92,7 +92,7 @@ def held_out_rows(config: TrainingConfig, ctx: StageContext) -> list[Row]:
     Raises:
         UserError: There are none.
     """
-    rows = read_rows(ctx.data["select"])[: config.eval_rows] if "select" in ctx.data else []
+    rows = read_rows(ctx.data["select"], config.eval_rows) if "select" in ctx.data else []
     if not rows:
         raise UserError("eval_steps: there are no held-out rows to look at; give more data, or leave eval_steps out")
     return rows

@@ -46,7 +46,7 @@ def run_pairs(cfg: PairsConfig, ctx: StageContext) -> StageResult:
         UserError: No prompt gave a pair.
     """
     prepare(ctx.hardware, ctx.seed)
-    rows = read_rows(ctx.data["train"])[: cfg.max_prompts]
+    rows = read_rows(ctx.data["train"], cfg.max_prompts)
     completions = _sample(rows, cfg, ctx)
     scores = _score(rows, completions, ctx)
     pairs = [

@@ -3,6 +3,7 @@
 `stages.data` writes them, `pairs` derives new ones, and every other stage only reads them.
 """
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -69,7 +70,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> Path:
     return path
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read what `write_rows` wrote."""
+def read_rows(path: Path, most: int | None = None) -> list[Row]:
+    """Read what `write_rows` wrote: the first `most` rows, or all."""
     with path.open(encoding="utf-8") as file:
-        return [Row(**json.loads(line)) for line in file]
+        return [Row(**json.loads(line)) for line in itertools.islice(file, most)]

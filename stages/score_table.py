@@ -45,7 +45,7 @@ def write_side_by_side(path: Path, rows: Sequence[RowScore], suites: Mapping[str
     """Write the first rows of every suite, each with the first reply of every model; returns the path."""
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     for name, suite in suites.items():
-        for number, row in enumerate(read_rows(suite.rows)[: suite.max_rows][:count]):
+        for number, row in enumerate(read_rows(suite.rows, suite.max_rows)[:count]):
             line = {"suite": name, "prompt": row.prompt_text, "reference": expected(row), "replies": {}}
             lines[name, number] = line
     for reply in rows:

@@ -126,7 +126,7 @@ class OpenSuite:
     @cached_property
     def rows(self) -> list[Row]:
         """The rows that are scored."""
-        return read_rows(self.suite.rows)[: self.suite.max_rows]
+        return read_rows(self.suite.rows, self.suite.max_rows)
 
     @cached_property
     def rewards(self) -> RewardSet:

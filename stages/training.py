@@ -188,7 +188,7 @@ def _fold_and_sample(
     if trained is not None:
         receipt["quantisation"] = quantisation_gap(folded.model, trained, probe_ids(model))
     (ctx.out_dir / "receipt.json").write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
-    rows = read_rows(ctx.data["select"])[: config.n_samples] if "select" in ctx.data else []
+    rows = read_rows(ctx.data["select"], config.n_samples) if "select" in ctx.data else []
     replies = answer(
         pack(folded.model),
         tokenizer,

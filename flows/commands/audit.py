@@ -39,7 +39,7 @@ def _audited(workspace: Workspace, name: str, quiet: bool) -> dict[str, Any]:
         text = f"its rows come from step {step.data_step!r}; it is audited during the run"
         result: dict[str, Any] = {**title, "verdict": None, "note": text}
     else:
-        rows = read_rows(workspace.suites.prepared(str(step.data))["train"])[: settings.max_rows]
+        rows = read_rows(workspace.suites.prepared(str(step.data))["train"], settings.max_rows)
         found = audit_rows(rows, workspace.config.rewards[str(step.reward)], settings, workspace.base_dir)
         text, result = report(found, settings), {**title, **plain(found)}
     if not quiet:

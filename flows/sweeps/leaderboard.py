@@ -198,7 +198,7 @@ def _winner(ranked: Sequence[Group]) -> tuple[Group | None, str]:
             return None, f"no winner: {best.name} and {each.name} have {error}"
     other, found = min(leads, key=lambda each: each[1].low)
     interval = f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-    seeds = len(_by_seed(best.cells).keys() & _by_seed(other.cells).keys())
+    seeds = len(set(best.seeds) & set(other.seeds))
     of = f"rows and {seeds} seeds" if seeds > 1 else "rows; one seed says nothing of others"
     if found.low <= 0:
         of += "; a third would make the interval far narrower" if seeds == 2 else ""
