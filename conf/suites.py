@@ -5,6 +5,7 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import Any
 
+from conf.addresses import names_http_server
 from conf.errors import ConfigError
 from conf.options import option
 from conf.reward_base import OnError
@@ -79,11 +80,11 @@ class JudgeConfig:
 
     def __post_init__(self) -> None:
         """Check the address and the prompt."""
-        address = urllib.parse.urlsplit(self.url)
-        if address.scheme not in ("http", "https") or not address.hostname:
+        if not names_http_server(self.url):
             raise ConfigError(
                 f"url: expected the address of an endpoint, e.g. http://localhost:8000/v1; got {self.url!r}"
             )
+        address = urllib.parse.urlsplit(self.url)
         if address.username or address.password or address.query:
             raise ConfigError(
                 "url: takes no user, password or query; name the environment variable of a key in api_key_env"

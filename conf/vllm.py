@@ -5,11 +5,11 @@ Names and defaults are those of TRL's `GRPOConfig` without their prefix `vllm_`;
 
 import dataclasses
 import enum
-import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from conf.addresses import names_http_server
 from conf.errors import ConfigError
 from conf.options import option
 
@@ -101,8 +101,10 @@ class VLLMConfig:
                 self._check_unset(names, f"is of mode: {mode.name}; set that, or leave it out")
         if self.mode is None:
             self._check_unset(_OF_ANY, "needs to know where vLLM runs: mode: colocate or server")
-        if self.server_base_url is not None:
-            _check_address(self.server_base_url)
+        if "@" in (self.server_base_url or ""):
+            raise ConfigError("server_base_url: takes no user or password; give http://HOST:PORT")
+        if self.server_base_url is not None and not names_http_server(self.server_base_url):
+            raise ConfigError(f"server_base_url: expected http://HOST:PORT, got {self.server_base_url!r}")
         smallest, largest = self.importance_sampling_clip_min, self.importance_sampling_clip_max
         if smallest is not None and largest is not None and smallest >= largest:
             raise ConfigError(
@@ -117,19 +119,6 @@ class VLLMConfig:
         for name in names:
             if getattr(self, name) != defaults[name]:
                 raise ConfigError(f"{name}: {reason}")
-
-
-def _check_address(url: str) -> None:
-    """See that an address names a server, and nobody who may use it."""
-    if "@" in url:
-        raise ConfigError("server_base_url: takes no user or password; give http://HOST:PORT")
-    try:
-        parts = urllib.parse.urlsplit(url)
-        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the port
-        named = False
-    if not named:
-        raise ConfigError(f"server_base_url: expected http://HOST:PORT, got {url!r}")
 
 
 VLLM_ADDRESS = ("server_base_url", "server_host", "server_port", "group_port")

@@ -24,6 +24,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lm_eval": {"tasks": []}}, "s.lm_eval.tasks: name one task or more"),
     ({"lm_eval": {"tasks": ["a"], "fewshot": 1}}, "s.lm_eval.fewshot: unknown key; did you mean 'num_fewshot'?"),
     ({"data": "d", "judge": {**JUDGE, "url": "localhost:8000"}}, "s.judge.url: expected the address"),
+    ({"data": "d", "judge": {**JUDGE, "url": "http://host:port/v1"}}, "s.judge.url: expected the address"),
+    ({"data": "d", "judge": {**JUDGE, "url": "http://[::1/v1"}}, "s.judge.url: expected the address"),
     ({"data": "d", "judge": {**JUDGE, "url": "http://me:secret@host/v1"}}, "s.judge.url: takes no user"),
     ({"data": "d", "judge": {**JUDGE, "api_key": "sk"}}, "s.judge.api_key: unknown key; did you mean 'api_key_env'?"),
     ({"data": "d", "judge": {**JUDGE, "prompt": "{prompt} {first}"}}, "s.judge.prompt: lacks {second}"),
